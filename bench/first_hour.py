@@ -214,6 +214,7 @@ def polled_us(ada: Ada) -> int:
 def harm(ada: Ada) -> dict[str, Any]:
     """bob wants all nodes, twice, while Tidemill has those that were idle."""
     known = {row["JobID"] for row in ada.cluster.accounted("bob")}
+    began_s = time.monotonic()
     ada.cluster.regular("n1")
     process = ada.beside("tidemill run --events 5000 --name much -- sleep 2")
     for number in (3, 5):
@@ -222,7 +223,7 @@ def harm(ada: Ada) -> dict[str, Any]:
         time.sleep(60)  # two polls, so that the site sees who has started
         ada.cluster.regular("n1")
     process.kill()
-    found = ada.data("site harm --since 10m")
+    found = ada.data(f"site harm --since {time.monotonic() - began_s:.0f}s")
     ada.shell("tidemill job cancel --campaign much")
     ada.stop()
     rows = [

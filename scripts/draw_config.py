@@ -98,7 +98,8 @@ def common() -> str:
     head = [
         "## Start here: 15 keys of `SITE/site.toml`",
         "",
-        "`tidemill site init` writes most of them. All other keys have defaults that fit most sites.",
+        "`tidemill site init` writes most of them, and limits below the defaults: on a cluster `nodes_max = 4` and "
+        "`harvest.node_hours_max = 100`. All other keys have defaults that fit most sites.",
         "",
         "| key | for example | default | what for |",
         "|---|---|---|---|",

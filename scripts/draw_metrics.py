@@ -45,13 +45,14 @@ TAIL = """
 - `tidemill_batch_interval_factor` is above 1: the batch system is slow, and the agent polls it less often.
 - `tidemill_harm_today_seconds`: how long regular jobs waited because of Tidemill; `tidemill site harm` names them.
 - `tidemill_waits_for{cause="..."}`: `idle` (no node is wholly idle), `regular` (regular jobs are about to use it),
-  `ours` (allocations of Tidemill wait for what is idle), `headroom` (kept for small jobs to come),
-  `payback` (the gaps are too short), `backlog` (no work for more), `nodes`, `allocations`, `waiting`, `starts`,
-  `submits`, `width` (a bound of the site), `grant`, `hidden` (other users' jobs cannot be seen), `scheduler` (the batch
-  system's scheduler does not run), `closed` (the partition is closed), `failed_starts`, `wide`
-  (nodes for a job that spans several), `stopped`, `contested` (the server takes another agent for the site's),
-  `doubt` (replies of the batch system are not believed, or one is being checked), `limit` (its time limit is short),
-  `withdrawn` (others canceled what waited, and the site pauses).
+  `ours` (allocations of Tidemill wait for what is idle), `headroom` (kept for small jobs to come), `payback` (the
+  gaps are too short), `backlog` (no work for more), `short` (work for less than half a minute of one more node),
+  `learning` (the first events run, to learn how long one takes), `nodes`, `allocations`, `waiting`, `starts`,
+  `submits`, `width` (a bound of the site), `grant`, `hidden` (other users' jobs cannot be seen), `scheduler` (the
+  batch system's scheduler does not run), `closed` (the partition is closed), `failed_starts`, `wide` (nodes for a job
+  that spans several), `stopped`, `contested` (the server takes another agent for the site's), `doubt` (replies of the
+  batch system are not believed, or one is being checked), `limit` (its time limit is short), `withdrawn` (others
+  canceled what waited, and the site pauses).
   `tidemill site status` describes the cause.
 - `tidemill_io_over_total` grows: nodes counted more operations or bytes on an area than the [I/O
   budget](dev/io-budget.md) allows; starts are slowed.

@@ -1,4 +1,4 @@
-"""Tidemill runs a science collaboration's jobs on supercomputers that it does not own.
+"""Tidemill runs many-task science on supercomputers that you do not own.
 
 This module exports the names of the SDK; docs/sdk.md is their reference. Each name is imported at its first use, so
 `import tidemill` costs nothing; `__init__.pyi` declares the names for type checkers.

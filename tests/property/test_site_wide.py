@@ -93,7 +93,7 @@ def test_a_width_that_never_fits_says_so() -> None:
     plan = plan_wide([need, other], held, WideBounds(nodes_max=6, walltime_max_s=3600.0, starts=5))
     assert plan.submit == []
     assert plan.cancel == []
-    assert plan.waits_for == "4 nodes at once: 3 of 6 that we may hold are taken"
+    assert plan.waits_for == "4 nodes at once: 3 of 6 that Tidemill may hold are taken"
 
 
 def test_an_allocation_without_work_makes_room() -> None:

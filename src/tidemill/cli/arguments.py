@@ -65,7 +65,7 @@ def add_common(parser: Parser, *, talks: bool) -> None:
         "--home",
         type=Path,
         metavar="DIR",
-        help="your Tidemill directory, 0700, on a local disk (default: $TIDEMILL_HOME or ~/.local/state/tidemill)",
+        help="your Tidemill directory, mode 0700 (default: $TIDEMILL_HOME or ~/.local/state/tidemill)",
     )
     if talks:
         group.add_argument(

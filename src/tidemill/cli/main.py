@@ -197,7 +197,7 @@ def overview() -> str:
     lines = [
         "usage: tidemill VERB [OPTIONS]",
         "",
-        "Runs a science collaboration's jobs on supercomputers that it does not own.",
+        "Runs many-task science on supercomputers that you do not own.",
     ]
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]

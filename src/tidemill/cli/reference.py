@@ -18,8 +18,9 @@ This reference lists every command and option.
 data is JSON, and so is an error: `{"error": {"kind", "message", "hint", "exit_code"}}`. An error names what was
 attempted, on what and what came back; a line `hint:` says what to do.
 
-Where a command takes the NAME of a campaign, `OWNER/NAME` names that of one owner: operators need it if several owners
-use the same name ([names of campaigns](operations.md#names-of-campaigns)).
+JOB is the number of a job, as `tidemill jobs` prints it, and NAME that of a campaign. `NAME|JOB` takes either: `run`
+makes campaigns of one job. `OWNER/NAME` names the campaign of one owner: operators need it if several owners use the
+same name ([names of campaigns](operations.md#names-of-campaigns)).
 
 | exit code | meaning |
 |---|---|
@@ -35,11 +36,12 @@ pipe; on a terminal they show it cleaned, unless `--raw` is given.
 
 ## Where things are
 
-Everything of one person lives in one directory, the home: `$TIDEMILL_HOME`, by default `~/.local/state/tidemill`
-(mode 0700, on a local disk: SQLite's locks do not hold on network file systems). A verb that talks to a server finds it
-in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `client.toml` in the home
-(`server = "..."`, `secret_file = "..."`), the server of the `tidemill up` that runs in the home, the socket of a
-`tidemill server run` of this home.
+Everything of one person lives in one directory, the home: `$TIDEMILL_HOME`, by default `~/.local/state/tidemill` (mode
+0700). The database of the server must be on a local disk, because SQLite's locks do not hold on network file systems:
+if your home is on one, `site init` moves that part ([why](site-operators.md#a-home-on-a-network-file-system)). A verb
+that talks to a server finds it in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`),
+`client.toml` in the home (`server = "..."`, `secret_file = "..."`), the server of the `tidemill up` that runs in the
+home, the socket of a `tidemill server run` of this home.
 
 ## What a command of `tidemill run` sees
 

@@ -22,11 +22,11 @@ class Io(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ]
     ops_per_s: Annotated[
         Annotated[float, msgspec.Meta(gt=0)] | None,
-        doc("Metadata operations a second that we may cause; none = no bound"),
+        doc("Metadata operations a second that Tidemill may cause; none = no bound"),
     ] = None
     bytes_per_s: Annotated[
         Annotated[float, msgspec.Meta(gt=0)] | None,
-        doc("Bytes a second that we may move; none = no bound"),
+        doc("Bytes a second that Tidemill may move; none = no bound"),
     ] = None
 
     def __post_init__(self) -> None:

@@ -121,7 +121,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = 200_000_000
     calls_per_min_max: Annotated[
-        int, msgspec.Meta(ge=2), doc("Commands that we run in a minute at most; more wait")
+        int, msgspec.Meta(ge=2), doc("Commands that Tidemill runs in a minute at most; more wait")
     ] = 30
     unknown_s: Annotated[
         Duration,

@@ -304,7 +304,7 @@ def next_step(failure: str, *, job: int | None = None, event: int | None = None,
     if not stderr:
         text = text.replace("read its stderr", f"{STDERR_EMPTY}, read its stdout, if any")
     return text.format(
-        job="ID" if job is None else job,
+        job="JOB" if job is None else job,
         event="N" if event is None else event,
         of_event="" if event is None else f" --event {event}",
     )

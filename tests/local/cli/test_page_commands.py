@@ -107,6 +107,7 @@ OFFLINE = (
     "the offline file, which takes 13 minutes to build: tests/unit/scripts/test_offline_*.py run its script"
 )
 CHECKOUT = "a checkout of the sources: CI runs `make test-all`, and `make dist` checks the wheels"
+INSTALLED = "the home of who installed it"
 INDEX = "another computer or a package manager"
 SYSTEMD = "systemd with a session of the user: tests/local/cli/test_deploy_files.py reads the units"
 CLUSTER = "a Slurm cluster: tests/slurm/test_site_init_slurm.py and test_first_use_slurm.py"
@@ -125,7 +126,8 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "caches-contents": {"tidemill cache": CACHE},
     "cheat-sheet": {
         "sh tidemill": OFFLINE, "export PATH": OFFLINE, "tidemill site init --enable": CLUSTER,
-        "tidemill job": "a job of more events: tests of canceled events", "rm -r": "the home of who installed it",
+        "tidemill job": "a job of more events: tests of canceled events",
+        **dict.fromkeys(("rm -r", "readlink"), INSTALLED),
     },
     "core-hours": {"sacct": SLURM},
     "from-hyperqueue": {"hq submit": "HyperQueue: the page translates this command"},
@@ -137,7 +139,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
         "sh tidemill": OFFLINE, "python3 -m pip --python": OFFLINE, "export PATH": OFFLINE, "tidemill doctor": OFFLINE,
         "make": CHECKOUT, "tidemill up --stop": "test_pages.py stops it", "python3 -m venv": CHECKOUT, ". ~/": CHECKOUT,
         **dict.fromkeys(("git", "scp", "ssh", "pip", "uv", "conda", "python3 -m pip download"), INDEX),
-        "rm -r": "the home of who installed it", "ls": "the home of who installed it",
+        **dict.fromkeys(("rm -r", "readlink", "ls"), INSTALLED),
     },
     "mpi": {"tidemill": MPI},
     "nodes": {"tidemill run --gpus": GPUS, "tidemill submit": GPUS},

@@ -67,7 +67,7 @@ def figures(**changes: object) -> CampaignFigures:
         "failures": [
             FailureGroup(
                 failure="payload", count=9, meaning="the payload failed on the event",
-                next_step="read its stderr: `tidemill job logs ID --event N`; repeat it with its seed",
+                next_step="read its stderr: `tidemill job logs JOB --event N`; repeat it with its seed",
                 example="exit status 139\r\nBcc: everybody@example.org", node="n12", job=17, event=5,
             ),
         ],

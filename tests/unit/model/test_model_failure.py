@@ -134,7 +134,7 @@ def test_every_key_command_and_option_of_a_next_step_exists(failure: FailureClas
 def test_a_next_step_names_its_job_and_event() -> None:
     assert "`tidemill job logs 17 --event 3`" in next_step(FailureClass.PAYLOAD, job=17, event=3)
     assert "`tidemill job logs 17`" in next_step("payload", job=17)
-    assert "`tidemill job logs ID`" in next_step("payload")
+    assert "`tidemill job logs JOB`" in next_step("payload")
     for failure in FailureClass:
         text = next_step(failure, job=17, event=3)
         assert "ID" not in text.split("`")

@@ -328,7 +328,9 @@ class GridEngineBatchSystem:
         if name in self._failed:
             return self._failed[name]
         if self._records.was_canceled(name):
-            return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="we ended it")
+            return ended(
+                AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="Tidemill ended it"
+            )
         if name in self._accounts:
             return self._accounts[name]
         now_s = clock.monotonic_s()

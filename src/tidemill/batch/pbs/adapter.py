@@ -481,7 +481,9 @@ class PbsBatchSystem:
         if job is not None and text_of(job, "job_state") == "F":
             return self._from_history(name, job)
         if self._records.was_canceled(name):
-            return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="we ended it")
+            return ended(
+                AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="Tidemill ended it"
+            )
         now_s = clock.monotonic_s()
         since_s = self._missing_since_s.setdefault(name, now_s)
         if (

@@ -37,7 +37,7 @@ def find_facts(budget: Budget, survey: Survey, user: str) -> Facts:
     granted = _associations(budget, user, notes) if can_account(settings) else None
     accounts, qos, jobs_max, submits_max = granted or ([], [], None, None)
     if granted is None:
-        notes.append("no accounting (slurmdbd): what left the queue is known from our own journals only")
+        notes.append("no accounting (slurmdbd): what left the queue is known from Tidemill's journals only")
     private = settings.get("PrivateData", "none")
     hidden = "jobs" in private.lower().split(",")
     if hidden:

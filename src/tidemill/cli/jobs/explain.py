@@ -30,7 +30,7 @@ REASON_CHARACTERS_MIN = 20
 def define_explain(parser: Parser) -> None:
     """Options of `job explain`."""
     define_one(parser)
-    define_events(parser, "say what is with these events")
+    define_events(parser, "show the state of these events")
 
 
 def _explain_events(client: Client, detail: JobDetail, args: Namespace) -> int:

@@ -77,7 +77,7 @@ def define(parser: Parser) -> None:
         "--stop-file",
         type=Path,
         metavar="PATH",
-        help="staff who make this file stop us (default: SITE/STOP only)",
+        help="a file by which the centre's staff stop Tidemill (default: SITE/STOP only)",
     )
     parser.add_argument(
         "--nodes", type=count, metavar="N", help="nodes at most (default: 1 emulated one, or 4 of a cluster)"

@@ -419,7 +419,7 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
     first = next(iter(results.values()))
     show("")
     seeds = counted_text(study.seeds, "seed")
-    show(f"{percent(first.idle_share)} of {counted_text(trace.nodes, 'node')} idle without us; {seeds}")
+    show(f"{percent(first.idle_share)} of {counted_text(trace.nodes, 'node')} idle without Tidemill; {seeds}")
 
 
 def print_classes(policy: str, found: Result) -> None:

@@ -114,7 +114,7 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
 
 def _machine() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
-    yield Finding("cores", "ok", f"{cores} for us, of {os.cpu_count()}")
+    yield Finding("cores", "ok", f"{cores} for Tidemill, of {os.cpu_count()}")
     available = _available_bytes()
     state = "ok" if available >= MEMORY_BYTES_MIN else "warn"
     yield Finding(

@@ -56,7 +56,8 @@ SENTENCES: dict[Binding, str] = {
     Binding.WAITING: "enough allocations of Tidemill wait in the queue for the idle nodes",
     Binding.STARTS: "no more allocations may be started now",
     Binding.SUBMITS: "the rest is asked for at the next poll (`submits_max`)",
-    Binding.GRANT: "the grant is used up, or promised to what runs",
+    Binding.GRANT: "the node-hours that Tidemill may use are used up, or reserved for what runs (`node_hours_max`, "
+    "`[[accounts]]`)",
     Binding.HIDDEN: "the batch system hides other users' jobs, and no idle node is known that they do not need",
     Binding.SCHEDULER: "the batch system's scheduler starts no jobs now",
     Binding.CLOSED: "the partition is closed: it takes or starts no jobs now",

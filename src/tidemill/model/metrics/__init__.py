@@ -68,7 +68,9 @@ AGENT: dict[str, Metric] = {
     "tidemill_info": Metric("gauge", "Always 1; the agent's version", {"version": Label(most=1)}),
     "tidemill_epoch": Metric("gauge", "Number of the agent's term"),
     "tidemill_batch_calls_total": Metric(
-        "counter", "Commands of the batch system that we ran", {"kind": Label(("query", "glance", "action"))}
+        "counter",
+        "Commands of the batch system that Tidemill ran",
+        {"kind": Label(("query", "glance", "action"))},
     ),
     "tidemill_batch_failures_total": Metric("counter", "Commands that failed"),
     "tidemill_batch_slow_total": Metric("counter", "Replies that took over 2 s, or a rate limit"),
@@ -92,11 +94,11 @@ AGENT: dict[str, Metric] = {
     "tidemill_headroom_nodes": Metric("gauge", "Idle nodes that are kept free for small jobs, at most"),
     "tidemill_nodes": Metric("gauge", "Nodes of the machine; regular = other users' jobs", {"state": _NODES}),
     "tidemill_allocations": Metric("gauge", "Allocations that the site's log knows", {"state": _ALLOCATIONS}),
-    "tidemill_starts_total": Metric("counter", "Allocations that we asked for"),
+    "tidemill_starts_total": Metric("counter", "Allocations that Tidemill asked for"),
     "tidemill_cancels_total": Metric(
         "counter", "Allocations that were canceled", {"by": Label(("us", "others"))}
     ),
-    "tidemill_shortens_total": Metric("counter", "Limits of running allocations that we lowered"),
+    "tidemill_shortens_total": Metric("counter", "Limits of running allocations that Tidemill lowered"),
     "tidemill_harm_today_seconds": Metric(
         "gauge", "Estimated part of the waits of regular jobs that Tidemill caused since 0 h UTC"
     ),
@@ -146,7 +148,7 @@ AGENT: dict[str, Metric] = {
         "gauge", "Why no more nodes are asked for: 1 for each cause that holds", {"cause": _CAUSES}
     ),
     "tidemill_io_budget_ops_per_second": Metric(
-        "gauge", "Metadata operations that we may cause", {"area": _AREA}
+        "gauge", "Metadata operations that Tidemill may cause", {"area": _AREA}
     ),
     "tidemill_io_budget_bytes_per_second": Metric("gauge", "Bytes that the site may move", {"area": _AREA}),
     "tidemill_io_told": Metric("gauge", "Part of the budget assigned to all fleets together: 0 to 1"),

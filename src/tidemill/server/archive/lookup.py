@@ -83,7 +83,7 @@ def _unchangeable(what: str, ended_us: int) -> RequestError:
     return RequestError(
         f"{what} is in the archive since its campaign ended on {_day(ended_us)}: it cannot be retried, "
         "canceled, accepted or discarded",
-        hint="ended campaigns can be retried for `archive.keep_days` (see server.toml); `tidemill job show ID` prints "
+        hint="ended campaigns can be retried for `archive.keep_days` (see server.toml); `tidemill job show JOB` prints "
         "what a job was, so that you can submit it again",
     )
 

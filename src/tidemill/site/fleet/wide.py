@@ -107,7 +107,9 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
         affordable = missing if left_s == math.inf else int(left_s // (need.nodes * walltime_s))
         count = max(0, min(missing, room, starts, affordable))
         if missing > room and not mine.get(need.nodes) and not count:
-            waits_for = f"{need.nodes} nodes at once: {used} of {bounds.nodes_max} that we may hold are taken"
+            waits_for = (
+                f"{need.nodes} nodes at once: {used} of {bounds.nodes_max} that Tidemill may hold are taken"
+            )
         if missing > affordable and not count:
             waits_for = f"{need.nodes} nodes for {walltime_s:.0f} s: the grant does not allow that any more"
         if count:

@@ -464,7 +464,8 @@ def _binary_finding(node: NodeFacts, login: Login) -> Finding:
     said = node.node_said or "it printed nothing"
     if login.binary_machine and login.binary_machine != node.machine:
         return Finding(
-            "binary there", "fail", f"our binary is for {login.binary_machine}, {node.host} is {node.machine}: {said}",
+            "binary there", "fail",
+            f"Tidemill's binary is for {login.binary_machine}, {node.host} is {node.machine}: {said}",
             f"link a tidemill-node for {node.machine} (its wheel, installed elsewhere) into the site directory",
         )  # fmt: skip
     if node.node_status == 127 or "not found" in said:

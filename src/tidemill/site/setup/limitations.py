@@ -191,7 +191,7 @@ def _memory(node: Abilities) -> list[Finding]:
             Finding(
                 "memory",
                 "ok",
-                f"our control group may use {bytes_text(node.memory.limit)} of {bytes_text(node.memory.total)}; "
+                f"the control group may use {bytes_text(node.memory.limit)} of {bytes_text(node.memory.total)}; "
                 "images, inputs and work directories in memory count",
             )
         )
@@ -200,7 +200,7 @@ def _memory(node: Abilities) -> list[Finding]:
 
 def _shm(shm: NodeDirectory | None, room: int) -> Finding:
     if shm is None or not shm.writable:
-        lack = "there is none" if shm is None else "we may not write to it"
+        lack = "there is none" if shm is None else "you may not write to it"
         return Finding(
             "/dev/shm",
             "warn",
@@ -251,5 +251,5 @@ def _confinement(node: Abilities) -> list[Finding]:
             )
         )
     if node.confined and "unconfined" not in node.confined:
-        found.append(Finding("confined", "ok", f"we run in `{node.confined}`"))
+        found.append(Finding("confined", "ok", f"Tidemill runs in `{node.confined}`"))
     return found

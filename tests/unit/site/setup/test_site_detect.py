@@ -140,7 +140,7 @@ def test_switched_off_arrays_are_told() -> None:
     ("changes", "check", "state", "words"),
     [
         ({"machine": "aarch64", "node_status": 126, "node_said": "Exec format error"}, "binary there", "fail",
-         "our binary is for x86_64, n01 is aarch64"),
+         "Tidemill's binary is for x86_64, n01 is aarch64"),
         ({"node_status": 126, "node_said": "Permission denied"}, "binary there", "fail", "Permission denied"),
         ({"node_status": 127, "node_said": "not found"}, "binary there", "fail", "does not run on n01"),
         ({"site": "readonly"}, "site there", "fail", "readonly on n01"),

@@ -234,7 +234,7 @@ def _check_retriable(job: StoredJob, events: IntervalSet, *, done: IntervalSet, 
     if is_done:
         raise ConflictError(
             f"events of job {job.id} are done and cannot be retried: {shown(is_done)}",
-            hint="name those that failed or were canceled: `tidemill job explain ID --events LIST` says which",
+            hint=f"name those that failed or were canceled: `tidemill job explain {job.id} --events LIST` says which",
         )
     if open_:
         raise ConflictError(
