@@ -129,8 +129,29 @@ def test_pages_have_every_allocation_once(world: World) -> None:
     assert all(len(each.uses) == 1 for each in found)
     early = asked(since_us=START_US + HOUR_US)
     assert page(world.reader, early).allocations == []
-    with pytest.raises(RequestError, match="not a place"):
-        page(world.reader, asked(after="x/y"))
+    for place in ("x/y", f"{'9' * 5000}/y"):
+        with pytest.raises(RequestError, match="not a place"):
+            page(world.reader, asked(after=place))
+
+
+def test_a_page_reads_what_was_used_of_its_own_allocations_only(world: World) -> None:
+    """Between two of a page there may be a year of others, which held nodes at another time."""
+    site, ann, bob = two_campaigns(world)
+    old = {"started_us": START_US - 9 * HOUR_US, "ended_us": START_US - 8 * HOUR_US}
+    site.sync(allocation("a1"), allocation("a2", **old), allocation("a3"), want=0)
+    site.sync(*(ran(each, (ann, 5), (bob, 5)) for each in ("a1", "a2", "a3")), want=0)
+    named: list[object] = []
+    rows = world.reader.rows
+
+    def noted(name: str, **values: object) -> list[tuple[object, ...]]:
+        found = rows(name, **values)
+        named.extend(row[0] for row in found if name == "core_use_of")
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.reader, "rows", noted)
+        (first, second) = page(world.reader, asked(since_us=START_US)).allocations
+    assert (first.name, second.name, named) == ("a1", "a3", ["a1", "a1", "a3", "a3"])
 
 
 def test_what_a_site_makes_up_is_bounded_and_of_its_own_jobs_only(world: World) -> None:

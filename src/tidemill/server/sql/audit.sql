@@ -63,11 +63,11 @@ SELECT leases.job, MAX(leases.cores), campaigns.owner, campaigns.name, kinds.app
 
 -- name: held_by_allocations
 -- Allocations that held nodes between two times, by site and name, after one of them; of all owners ('') or those that one of them used.
-SELECT placements.site, placements.name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND (placements.site > :site OR (placements.site = :site AND placements.name > :after)) AND (:is_any = 1 OR EXISTS (SELECT 1 FROM core_use WHERE core_use.site = placements.site AND core_use.allocation = placements.name AND core_use.owner = :owner)) ORDER BY placements.site, placements.name LIMIT :limit;
+SELECT placements.site, placements.name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND (placements.site, placements.name) > (:site, :after) AND (:is_any = 1 OR EXISTS (SELECT 1 FROM core_use WHERE core_use.site = placements.site AND core_use.allocation = placements.name AND core_use.owner = :owner)) ORDER BY placements.site, placements.name LIMIT :limit;
 
 -- name: core_use_of
--- What payloads used of a site's allocations, from one name to another.
-SELECT allocation, owner, campaign, app, core_us FROM core_use WHERE site = :site AND allocation >= :first AND allocation <= :last ORDER BY allocation, owner, campaign, app;
+-- What payloads used of some of a site's allocations.
+SELECT allocation, owner, campaign, app, core_us FROM core_use WHERE site = :site AND allocation {in:names} ORDER BY allocation, owner, campaign, app;
 
 -- name: prune_core_use
 -- Older ones have had their time.
