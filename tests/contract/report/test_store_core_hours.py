@@ -134,6 +134,23 @@ def test_pages_have_every_allocation_once(world: World) -> None:
             page(world.reader, asked(after=place))
 
 
+def test_pages_of_a_submitter_have_each_of_the_own_allocations_once(world: World) -> None:
+    site, ann, bob = two_campaigns(world)
+    more = JobSpec(app="sim", events=4)
+    request = SubmitRequest(key="more", campaign="more", jobs=[more])
+    again = world.dispatcher.handle_submit(request, submitter("ann")).first_job
+    leases(site.sync())
+    for name in ("a1", "a2", "a3", "a4"):
+        used = [(bob, 5)] if name == "a2" else [(ann, 5), (bob, 5), (again, 5)]
+        site.sync(allocation(name), ran(name, *used), want=0)
+    first = page(world.reader, asked("ann", limit=2))
+    second = page(world.reader, asked("ann", limit=2, after=first.next))
+    assert [each.name for each in first.allocations] == ["a1", "a3"]
+    assert [each.name for each in second.allocations] == ["a4"]
+    assert {len(each.uses) for each in first.allocations} == {2}
+    assert page(world.reader, asked("eve")).allocations == []
+
+
 def test_a_page_reads_what_was_used_of_its_own_allocations_only(world: World) -> None:
     """Between two of a page there may be a year of others, which held nodes at another time."""
     site, ann, bob = two_campaigns(world)

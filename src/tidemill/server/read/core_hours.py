@@ -43,16 +43,12 @@ def page(session: Session, asked: CoreHoursQuestion) -> CoreHoursPage:
         raise RequestError(
             f"`after` is `{asked.after[:100]}`, not a place of a page", hint="`next` of the last page"
         )
-    rows = session.rows(
-        "held_by_allocations",
-        since=asked.since_us,
-        until=asked.until_us,
-        site=min(int(site or 0), 1 << 62),
-        after=name,
-        is_any=int(asked.owner is None),
-        owner=asked.owner or "",
-        limit=asked.limit,
-    )
+    within = {"since": asked.since_us, "until": asked.until_us, "limit": asked.limit}
+    place = {"site": min(int(site or 0), 1 << 62), "after": name}
+    if asked.owner is None:
+        rows = session.rows("held_by_allocations", **within, **place)
+    else:
+        rows = session.rows("held_by_allocations_of", owner=asked.owner, **within, **place)
     names = {row[0]: (row[1], row[7]) for row in session.rows("sites")} if rows else {}
     uses = _uses(session, rows)
     found = [_allocation(row, names, uses[row[0], row[1]], asked) for row in rows]
