@@ -70,6 +70,19 @@ def number_of(session: Session, campaign: str | None) -> int | None:
     return None if campaign is None else key_of(session, campaign).number
 
 
+class NotingSession:
+    """Reads as a session does, and notes what was asked for and found."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.found: list[tuple[str, list[Any]]] = []
+
+    def rows(self, name: str, /, **parameters: Any) -> list[Any]:
+        rows = self._session.rows(name, **parameters)
+        self.found.append((name, rows))
+        return rows
+
+
 class Site:
     """A site that keeps to the contract."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
-from tests.contract.server_world import Site, World, leases
+from tests.contract.server_world import NotingSession, Site, World, leases
 
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
@@ -157,17 +159,9 @@ def test_a_page_reads_what_was_used_of_its_own_allocations_only(world: World) ->
     old = {"started_us": START_US - 9 * HOUR_US, "ended_us": START_US - 8 * HOUR_US}
     site.sync(allocation("a1"), allocation("a2", **old), allocation("a3"), want=0)
     site.sync(*(ran(each, (ann, 5), (bob, 5)) for each in ("a1", "a2", "a3")), want=0)
-    named: list[object] = []
-    rows = world.reader.rows
-
-    def noted(name: str, **values: object) -> list[tuple[object, ...]]:
-        found = rows(name, **values)
-        named.extend(row[0] for row in found if name == "core_use_of")
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.reader, "rows", noted)
-        (first, second) = page(world.reader, asked(since_us=START_US)).allocations
+    session: Any = NotingSession(world.reader)
+    (first, second) = page(session, asked(since_us=START_US)).allocations
+    named = [row[0] for name, rows in session.found if name == "core_use_of" for row in rows]
     assert (first.name, second.name, named) == ("a1", "a3", ["a1", "a1", "a3", "a3"])
 
 
