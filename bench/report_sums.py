@@ -25,6 +25,7 @@ QUERIES: dict[str, tuple[tuple[str, ...], str]] = {
         COUNT(*) FILTER (state = 'COMPLETED') AS completed, COUNT(*) FILTER (state = 'FAILED') AS failed,
         COUNT(*) FILTER (state = 'PARTIAL') AS partial, COUNT(*) FILTER (state = 'CANCELED') AS canceled,
         SUM(events) AS events, SUM(events_done) AS events_done, SUM(events_failed) AS events_failed,
+        SUM(events_canceled) AS events_canceled,
         SUM(wall_us::HUGEINT * {SLOTS}) / {H} AS core_hours, SUM(user_us + system_us) / SUM(wall_us) AS cpu_per_wall,
         SUM(read_bytes) / 1e12 AS read, SUM(write_bytes) / 1e12 AS written FROM {JOBS} GROUP BY 1, 2""",
     ),

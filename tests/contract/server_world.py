@@ -70,6 +70,19 @@ def number_of(session: Session, campaign: str | None) -> int | None:
     return None if campaign is None else key_of(session, campaign).number
 
 
+class NotingSession:
+    """Reads as a session does, and notes what was asked for and found."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.found: list[tuple[str, list[Any]]] = []
+
+    def rows(self, name: str, /, **parameters: Any) -> list[Any]:
+        rows = self._session.rows(name, **parameters)
+        self.found.append((name, rows))
+        return rows
+
+
 class Site:
     """A site that keeps to the contract."""
 
@@ -78,6 +91,7 @@ class Site:
         self.have = self.n = 0
         self.epoch = 1
         self.parts = True  #: its agent stops single events of a job
+        self.keeps = False  #: ... and stops a job without losing what is done
         self.offers = [
             AppOffer(
                 name=app, version="1", digest="", mode="command", parameters={}, outputs=outputs, cores=1,
@@ -95,7 +109,7 @@ class Site:
             report.n = self.n
         capacity = Capacity(
             want_core_s=want, want_ranges_max=ranges, slot_cores_max=4, slot_memory_mb_max=4000, devices={"gpu": 1},
-            event_s={}, nodes=1, busy_cores=0, adhoc=False, parts=self.parts,
+            event_s={}, nodes=1, busy_cores=0, adhoc=False, parts=self.parts, keeps=self.keeps,
         )  # fmt: skip
         fields: dict[str, Any] = {
             "site": self.name, "epoch": self.epoch, "host": "h", "version": "1", "reports": list(reports),

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, leases
 
+from tidemill.model.job import JobSpec
 from tidemill.model.metrics import Sample, family, wrong
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.meters import Meters
 from tidemill.server.database.store import Store
 from tidemill.server.watch.health import PROBLEMS, Watched, health
 from tidemill.server.watch.metrics import ServerMetrics
+from tidemill.wire.api import ActionRequest
 
 
 def names(world: World) -> list[str]:
@@ -119,6 +121,14 @@ def test_what_happens_is_counted_as_the_contract_names_it(world: World) -> None:
     assert found["tidemill_server_feed_readers"] == 2
     assert found["tidemill_server_database_bytes"] > 10_000
     assert {name for name in PROBLEMS if f'tidemill_server_health{{problem="{name}"}}' not in found} == set()
+
+
+def test_canceled_events_are_a_state_of_their_own(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim", events=5))
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[job], events="2-4"))
+    found = read(ServerMetrics(Watched(world.dispatcher)).text(world.reader, feed_readers=0))
+    states = ("open", "done", "failed", "canceled")
+    assert [found[f'tidemill_server_events{{state="{each}"}}'] for each in states] == [2, 0, 0, 3]
 
 
 def test_a_histogram_adds_up_and_its_labels_are_bounded() -> None:

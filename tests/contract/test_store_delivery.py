@@ -504,6 +504,17 @@ def test_files_of_a_retry_arrive_beside_what_was_delivered(world: World) -> None
     assert shown(world, lease.job) == [("hits", "ab", "0-7"), ("hits", "ab", "8-9")]
 
 
+def test_what_arrives_in_the_same_sync_as_a_delivery_is_kept_apart_from_it(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, JobSpec(app="reco", events=10, failed_max=5))
+    site.sync(arrived(lease.job, "0-3"), want=0)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    site.sync(delivered(order), done(lease, 4, 1, outputs=True), arrived(lease.job, "4"), want=0)
+    assert shown(world, lease.job) == [("hits", "ab", "0-3"), ("hits", "", "4")]
+
+
 def test_a_site_that_is_not_the_jobs_home_shows_nothing_of_it(world: World) -> None:
     site, other = KeepingSite(world), KeepingSite(world, "other")
     lease = started(world, site)

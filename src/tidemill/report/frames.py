@@ -140,10 +140,13 @@ def from_client(client: Client, *, campaign: str | None = None) -> Frames:
     months: dict[tuple[str, str], list[int]] = {}
     for job in jobs:
         key = (month_of(job.ended_us or job.started_us or job.created_us), job.site or "-")
-        line = months.setdefault(key, [0, 0, 0])
-        for k, value in enumerate((1, job.events_done, job.events_failed)):
+        line = months.setdefault(key, [0, 0, 0, 0])
+        for k, value in enumerate((1, job.events_done, job.events_failed, job.events_canceled)):
             line[k] += value
-    columns = (text("month"), text("site"), count("jobs"), count("events_done"), count("events_failed"))
+    columns = (
+        text("month"), text("site"), count("jobs"), count("events_done"), count("events_failed"),
+        count("events_canceled"),
+    )  # fmt: skip
     flat = [
         {"job": each.job, "event": each.event, "seed": each.seed, "site": each.site, "final": each.final,
          **msgspec.to_builtins(each.evidence)}

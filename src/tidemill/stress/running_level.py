@@ -86,7 +86,7 @@ class RunningLevel:
     def _is_exhausted(self) -> bool:
         """Whether every event has ended."""
         row = self._client.campaign(self.record.campaign)
-        return row.events_done + row.events_failed >= sum(self._jobs.values())
+        return row.events_done + row.events_failed + row.events_canceled >= sum(self._jobs.values())
 
     def _waits_for(self) -> str:
         """What keeps the job from running more, as a part of a sentence; empty where nothing does that is known."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
-from tests.contract.server_world import Site, World, leases
+from tests.contract.server_world import NotingSession, Site, World, leases
 
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
@@ -129,8 +131,38 @@ def test_pages_have_every_allocation_once(world: World) -> None:
     assert all(len(each.uses) == 1 for each in found)
     early = asked(since_us=START_US + HOUR_US)
     assert page(world.reader, early).allocations == []
-    with pytest.raises(RequestError, match="not a place"):
-        page(world.reader, asked(after="x/y"))
+    for place in ("x/y", f"{'9' * 5000}/y"):
+        with pytest.raises(RequestError, match="not a place"):
+            page(world.reader, asked(after=place))
+
+
+def test_pages_of_a_submitter_have_each_of_the_own_allocations_once(world: World) -> None:
+    site, ann, bob = two_campaigns(world)
+    more = JobSpec(app="sim", events=4)
+    request = SubmitRequest(key="more", campaign="more", jobs=[more])
+    again = world.dispatcher.handle_submit(request, submitter("ann")).first_job
+    leases(site.sync())
+    for name in ("a1", "a2", "a3", "a4"):
+        used = [(bob, 5)] if name == "a2" else [(ann, 5), (bob, 5), (again, 5)]
+        site.sync(allocation(name), ran(name, *used), want=0)
+    first = page(world.reader, asked("ann", limit=2))
+    second = page(world.reader, asked("ann", limit=2, after=first.next))
+    assert [each.name for each in first.allocations] == ["a1", "a3"]
+    assert [each.name for each in second.allocations] == ["a4"]
+    assert {len(each.uses) for each in first.allocations} == {2}
+    assert page(world.reader, asked("eve")).allocations == []
+
+
+def test_a_page_reads_what_was_used_of_its_own_allocations_only(world: World) -> None:
+    """Between two of a page there may be a year of others, which held nodes at another time."""
+    site, ann, bob = two_campaigns(world)
+    old = {"started_us": START_US - 9 * HOUR_US, "ended_us": START_US - 8 * HOUR_US}
+    site.sync(allocation("a1"), allocation("a2", **old), allocation("a3"), want=0)
+    site.sync(*(ran(each, (ann, 5), (bob, 5)) for each in ("a1", "a2", "a3")), want=0)
+    session: Any = NotingSession(world.reader)
+    (first, second) = page(session, asked(since_us=START_US)).allocations
+    named = [row[0] for name, rows in session.found if name == "core_use_of" for row in rows]
+    assert (first.name, second.name, named) == ("a1", "a3", ["a1", "a1", "a3", "a3"])
 
 
 def test_what_a_site_makes_up_is_bounded_and_of_its_own_jobs_only(world: World) -> None:

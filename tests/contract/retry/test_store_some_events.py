@@ -9,6 +9,7 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec, Output, ReadAs
+from tidemill.server.core.parts.events import CANCELED_GAPS_MAX
 from tidemill.server.errors import ConflictError, MissingError, RequestError
 from tidemill.server.read import api_pages
 from tidemill.wire.api import (
@@ -222,6 +223,65 @@ def test_what_had_not_run_when_its_job_was_canceled_stays_so_but_for_what_is_ret
     assert (detail.row.state, detail.done, detail.canceled) == ("COMPLETED", "2-3", "0-1,4-9")
 
 
+def test_events_retried_while_their_site_is_lost_run_although_it_returns_and_stops_them(world: World) -> None:
+    """The order to stop them still waits for the site, which reports nothing of such events."""
+    (job,) = world.submit(TEN)
+    site = Site(world)
+    leases(site.sync())
+    world.now_s = 601
+    assert world.dispatcher.check_sites() == ["s"]
+    cancel(world, job, "3-9")
+    retry(world, job, "5")
+    found = site.sync(want=0.0)
+    assert [each.events for each in orders(found, CancelEventsOrder)] == ["3-9"]
+    again = leases(site.sync())
+    assert events_of(again) == "0-2,5"
+    site.sync(*(done(each) for each in again))
+    assert (world.state(job), world.job(job).done) == ("COMPLETED", "0-2,5")
+
+
+def test_a_lost_site_gets_one_order_however_often_its_events_are_canceled(world: World) -> None:
+    (job,) = world.submit(TEN)
+    site = Site(world)
+    leases(site.sync())
+    world.now_s = 601
+    world.dispatcher.check_sites()
+    for _ in range(5):
+        cancel(world, job, "3-9")
+        retry(world, job, "3-9")
+    assert len(orders(site.sync(want=0.0), CancelEventsOrder)) == 1
+
+
+def test_failures_of_ranges_are_reopened_with_their_events_only(world: World) -> None:
+    (job,) = world.submit(TEN)
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    whole = failed(lease, 2)
+    whole.count, whole.event = 4, None
+    site.sync(done(lease, 0, 2), done(lease, 7, 3), whole, failed(lease, 6))
+    retry(world, job, "6")
+    assert {each.event: each.final for each in world.job(job).failures} == {None: True, 6: False}
+    retry(world, job, "2-5")
+    assert not any(each.final for each in world.job(job).failures)
+
+
+def test_a_retry_delivers_what_is_kept_and_runs_no_canceled_events(world: World) -> None:
+    (job,) = world.submit(FILES)
+    site = Site(world)
+    site.keeps = True
+    (lease,) = leases(site.sync())
+    site.sync(done(lease, 0, 2, outputs=True))
+    cancel(world, job, "2-3")
+    for _ in range(2):
+        world.dispatcher.handle_cancel(ActionRequest(jobs=[job]))
+    assert world.state(job) == "CANCELED"
+    site.sync(want=0.0)
+    world.dispatcher.handle_retry(ActionRequest(jobs=[job]))
+    found = site.sync()
+    assert (leases(found), [each.done for each in orders(found, DeliverOrder)]) == ([], ["0-1"])
+    assert world.job(job).canceled == "2-3"
+
+
 # ---- what is refused ---------------------------------------------------------------------------------------------
 
 
@@ -265,6 +325,22 @@ def test_a_list_that_means_no_events_of_the_job_is_refused(world: World, events:
     for act in (cancel, retry):
         with pytest.raises(RequestError, match=said):
             act(world, job, events)
+
+
+def test_canceled_events_in_too_many_pieces_are_refused(world: World) -> None:
+    """Each result of a job writes all of them again."""
+    (job,) = world.submit(JobSpec(app="sim", events=300_000))
+    for first in range(0, CANCELED_GAPS_MAX, 12_500):
+        cancel(world, job, ",".join(str(2 * (first + k)) for k in range(12_500)))
+    before = world.job(job).row
+    with pytest.raises(ConflictError, match="more than 100000 separate pieces"):
+        cancel(world, job, "299998")
+    assert (before.events_canceled, world.job(job).row) == (CANCELED_GAPS_MAX, before)
+    assert cancel(world, job, "1-3").changed == 2
+    with pytest.raises(ConflictError, match="more than 100000 separate pieces"):
+        cancel(world, job, "250001,250003,250005,250007")
+    with pytest.raises(RequestError, match="list of events has 100001 characters"):
+        cancel(world, job, "1" * 100_001)
 
 
 def test_events_are_those_of_one_job_that_exists_and_goes_on(world: World) -> None:

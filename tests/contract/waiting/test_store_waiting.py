@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.server_world import SIM, Site, World, done, leases
+from tests.contract.server_world import SIM, NotingSession, Site, World, done, leases
 
 from tidemill import clock
 from tidemill.batch.reasons import slurm_meaning
@@ -49,6 +50,19 @@ def campaign_phase(world: World) -> str:
 def in_queue(word: str, number: int) -> AwaitedNodes:
     queued = [QueuedReason(reason=word, allocations=number, meaning=slurm_meaning(word))]
     return AwaitedNodes(asked_us=clock.now_us() - 77_000_000, polled_us=clock.now_us(), queued=queued)
+
+
+def test_a_page_of_campaigns_reads_sites_once_and_no_whole_jobs(world: World) -> None:
+    """A job's row may hold a megabyte of its events, and programs ask for this page every other second."""
+    for name in "abcde":
+        world.submit(*[SIM] * 3, campaign=name)
+    site = Site(world)
+    site.sync()
+    site.sync(capacity=capacity(awaits=idle(SHARED)))
+    session: Any = NotingSession(world.reader)
+    assert [row.phase for row in api_pages.campaigns(session)] == 5 * ["ASSIGNED"]
+    asked = Counter(name for name, _ in session.found)
+    assert (asked["sites"], asked["sites_of_jobs"], asked["jobs_by_id"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(

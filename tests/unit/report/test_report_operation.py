@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from bench import year
 from bench.report_sums import differences
 
+from tidemill.report import frames
 from tidemill.report.operation import figures
 from tidemill.report.operation.figures import month_range, months_axis
 from tidemill.report.operation.gather import OperationReport, gather
@@ -136,6 +137,24 @@ def test_core_hours_count_cores_and_ranks_and_else_what_the_lease_had(tmp_path: 
         leases=[lease],
     )
     assert rows_of(gather(ReportFiles([tmp_path])), "months")[0]["core_hours"] == 4 + 8 + 2 * 12 + 4 * 3
+
+
+def test_canceled_events_are_counted_and_archives_of_before_have_none(tmp_path: Path) -> None:
+    counted = {"events": 10, "events_done": 6, "events_canceled": 4, "done": "0-5", "canceled": "6-9"}
+    archived(tmp_path / "new", [job(**counted), job(id=2)])
+    assert rows_of(gather(ReportFiles([tmp_path / "new"])), "months")[0]["events_canceled"] == 4
+
+    old = archived(tmp_path / "old", [job()])
+    path = old / "1970-01" / "00000001-jobs.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["events_canceled", "canceled"]), path)
+    (month,) = rows_of(gather(ReportFiles([old])), "months")
+    assert (month["events"], month["events_done"], month["events_canceled"]) == (10, 10, 0)
+    assert frames.from_archive(old).jobs(["id", "events_canceled"]).arrow.to_pylist() == [
+        {"id": 1, "events_canceled": 0}
+    ]
+    both = gather(ReportFiles([tmp_path / "new", old]))
+    assert sum(row["events_canceled"] for row in rows_of(both, "months")) == 4
 
 
 def test_nothing_is_estimated_without_traces_nor_closes_where_none_were_counted(tmp_path: Path) -> None:

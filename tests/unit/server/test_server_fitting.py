@@ -7,7 +7,7 @@ import msgspec
 from tidemill.config.limits import OrderLimits
 from tidemill.model.job import JobSpec
 from tidemill.server.core.sync import fitting
-from tidemill.wire.api import ORDERS_MAX, DeliverOrder, LeaseOrder, Order, SyncReply
+from tidemill.wire.api import ORDERS_MAX, CancelEventsOrder, DeliverOrder, LeaseOrder, Order, SyncReply
 
 
 def lease(number: int, spec: JobSpec | None) -> LeaseOrder:
@@ -35,7 +35,9 @@ def test_orders_that_are_long_together_are_told_one_part_after_the_other() -> No
     shared: list[Order] = [lease(n, long) for n in range(40)]
     apart: list[Order] = [lease(n, msgspec.structs.replace(long)) for n in range(40)]
     lists: list[Order] = [DeliverOrder(n=n, job=n, done="1," * 500_000) for n in range(40)]
-    assert told(shared) == told(apart) == told(lists) == 16
+    fresh: list[Order] = [DeliverOrder(n=n, job=n, done="1", fresh="1," * 500_000) for n in range(40)]
+    canceled: list[Order] = [CancelEventsOrder(n=n, job=n, events="1," * 500_000) for n in range(40)]
+    assert {told(each) for each in (shared, apart, lists, fresh, canceled)} == {16}
 
 
 def test_the_longest_job_that_may_be_submitted_is_told() -> None:

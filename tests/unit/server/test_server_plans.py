@@ -10,8 +10,8 @@ from tidemill.server.database.queries import Dialect, Statement, load
 from tidemill.server.database.store import Store
 
 GROWING = {
-    "archived_campaigns", "archived_jobs", "campaigns", "counts", "deps", "failures", "jobs", "kinds", "leases",
-    "lost_results", "needs", "orders", "outputs", "specs", "stays", "submits", "subscriptions",
+    "archived_campaigns", "archived_jobs", "campaigns", "core_use", "counts", "deps", "failures", "jobs", "kinds",
+    "leases", "lost_results", "needs", "orders", "outputs", "specs", "stays", "submits", "subscriptions",
 }  # fmt: skip
 PAGES = {"campaign_known", "campaigns_newest", "campaigns_sorted", "deps_any", "subscriptions_any"}
 """They have a limit, and begin at one end."""

@@ -333,7 +333,7 @@ SERVER: dict[str, Metric] = {
     ),
     "tidemill_server_jobs": Metric("gauge", "Jobs", {"state": Label(tuple(str(each) for each in JobState))}),
     "tidemill_server_events": Metric(
-        "gauge", "Events of all jobs", {"state": Label(("open", "done", "failed"))}
+        "gauge", "Events of all jobs", {"state": Label(("open", "done", "failed", "canceled"))}
     ),
     "tidemill_server_campaigns": Metric("gauge", "Campaigns"),
     "tidemill_server_failures_total": Metric(

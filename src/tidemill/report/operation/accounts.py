@@ -31,7 +31,8 @@ def months(jobs: JobSums) -> Sheet:
     rows = [
         (
             month, site or "-", line["jobs"], *(line[state] for state in STATES), line["events"], line["events_done"],
-            line["events_failed"], line["core_us"] / HOUR_US, ratio(line["cpu_us"], line["wall_us"]),
+            line["events_failed"], line["events_canceled"], line["core_us"] / HOUR_US,
+            ratio(line["cpu_us"], line["wall_us"]),
             line["read_bytes"] / 1e12, line["write_bytes"] / 1e12,
         )
         for (month, site), line in sorted(lines.items())
@@ -45,8 +46,8 @@ def months(jobs: JobSums) -> Sheet:
     )
     columns = (
         text("month"), text("site"), count("jobs"), *(count(state.lower()) for state in STATES), count("events"),
-        count("events_done"), count("events_failed"), Column("core_hours", "h"), Column("cpu_per_wall"),
-        Column("read", "TB"), Column("written", "TB"),
+        count("events_done"), count("events_failed"), count("events_canceled"), Column("core_hours", "h"),
+        Column("cpu_per_wall"), Column("read", "TB"), Column("written", "TB"),
     )  # fmt: skip
     return Sheet("months", "Core-hours, jobs and events per month and site", about, columns, rows)
 

@@ -16,13 +16,13 @@ from tidemill.report.operation.moments import BINS_PER_DECADE, PieceSums, Spread
 from tidemill.report.operation.source import ReportFiles, pieces_of
 
 COLUMNS = (
-    "id", "campaign", "owner", "app", "state", "site", "events", "events_done", "events_failed", "created_us",
-    "started_us", "ended_us", "cores", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us", "system_us",
-    "read_bytes", "write_bytes",
+    "id", "campaign", "owner", "app", "state", "site", "events", "events_done", "events_failed", "events_canceled",
+    "created_us", "started_us", "ended_us", "cores", "nodes", "ranks", "payloads", "wall_us", "setup_us", "user_us",
+    "system_us", "read_bytes", "write_bytes",
 )  # fmt: skip
 SUMS = (
-    "jobs", "events", "events_done", "events_failed", "payloads", "wall_us", "setup_us", "cpu_us", "core_us",
-    "read_bytes", "write_bytes",
+    "jobs", "events", "events_done", "events_failed", "events_canceled", "payloads", "wall_us", "setup_us", "cpu_us",
+    "core_us", "read_bytes", "write_bytes",
 )  # fmt: skip
 COUNTED = {
     "nodes": "nodes", "duration": "s", "read": "GB", "written": "GB", "read_per_node": "GB", "written_per_node": "GB",

@@ -361,7 +361,7 @@ def again(work: UnitOfWork, job: StoredJob, *, outcome: int | None = None, whole
     is_delivery = job.state == FAILED and ending.is_settled(job) and ending.undelivered(work, job)
     if whole and not (is_delivery and job.n_failed <= spec.failed_max):
         _clear_failed(work, job)
-        if job.n_canceled and not job.n_left and not is_delivery:
+        if job.n_canceled and not job.n_left and not ending.undelivered(work, job):
             _clear_canceled(work, job)
     if not job.kept:
         job.home = job.outputs = 0

@@ -160,7 +160,8 @@ def arrived_from(job: StoredJob) -> int:
 def drop_arrived(work: UnitOfWork, job: StoredJob) -> None:
     """What has arrived is delivered now, or lost with the job's home."""
     if job.events > 1:
-        work.change_rows["delete_arrived"].append((job.id, arrived_from(job)))
+        first = arrived_from(job)
+        work.change_rows["delete_arrived"].append((job.id, first, first + OUTPUTS_PER_DELIVERY // 2))
 
 
 def is_kept_well(work: UnitOfWork, job: StoredJob) -> bool:

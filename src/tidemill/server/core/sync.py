@@ -29,6 +29,7 @@ from tidemill.wire.api import (
     ORDERS_MAX,
     REPORTS_MAX,
     AppOffer,
+    CancelEventsOrder,
     CancelOrder,
     DeliverOrder,
     ForgetOrder,
@@ -112,7 +113,9 @@ def fitting(orders: list[Order]) -> int:
                     size = sizes[id(spec)] = len(_ENCODER.encode(spec))
                 left -= size
         elif kind is DeliverOrder:
-            left -= len(order.done)  # type: ignore[union-attr]
+            left -= len(order.done) + len(order.fresh or "")  # type: ignore[union-attr]
+        elif kind is CancelEventsOrder:
+            left -= len(order.events)  # type: ignore[union-attr]
     return min(len(orders), ORDERS_MAX)
 
 

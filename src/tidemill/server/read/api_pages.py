@@ -45,8 +45,8 @@ from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.hospital import records
 from tidemill.server.read import archived, listing
-from tidemill.server.read.assigned import has_unstarted, phases_of
-from tidemill.server.read.listing import TOP, Filter, Leg
+from tidemill.server.read.assigned import LeasedJob, has_unstarted, phases_of, phases_of_running
+from tidemill.server.read.listing import TOP, Filter, Leg, Sort
 from tidemill.server.read.waiting import Cause, Known, after_texts, fetching_text, hint_of, waits_for
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -326,13 +326,25 @@ def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[Campaign
 def _with_phases(session: Session, found: dict[int, CampaignRow]) -> list[CampaignRow]:
     """The rows with the phase of those whose RUNNING jobs, the newest PHASE_JOBS_MAX of them, do not run."""
     running = {number: row for number, row in found.items() if row.states.get(JobState.RUNNING)}
-    if not running or not any(map(has_unstarted, sites(session))):
+    known = sites(session) if running else []
+    if not any(map(has_unstarted, known)):
         return list(found.values())
+    ids = {
+        number: listing.find(
+            session,
+            Filter(campaign=number, state=JobState.RUNNING),
+            Sort.NEWEST,
+            after=None,
+            size=PHASE_JOBS_MAX,
+        ).ids
+        for number in running
+    }
+    leased = session.rows("leased_of_jobs", ids=[job for of_campaign in ids.values() for job in of_campaign])
+    phases = phases_of_running(session, [LeasedJob(*row) for row in leased], known)
     for number, row in running.items():
-        filters = Filter(campaign=number, state=JobState.RUNNING)
-        phases = {each.phase for each in jobs(session, filters, before=None, limit=PHASE_JOBS_MAX).jobs}
-        if phases and "" not in phases:
-            row.phase = Phase.ASSIGNED if Phase.ASSIGNED in phases else Phase.WAITING
+        shown = {phases.get(job, "") for job in ids[number]}
+        if shown and "" not in shown:
+            row.phase = Phase.ASSIGNED if Phase.ASSIGNED in shown else Phase.WAITING
     return list(found.values())
 
 

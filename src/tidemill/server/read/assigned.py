@@ -5,8 +5,9 @@ The state that is stored says only that a range is leased. What is shown follows
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.state import Phase
@@ -14,6 +15,14 @@ from tidemill.server.database.rows import RUNNING, Site, StoredJob
 from tidemill.server.database.store import Session
 
 TEXTS_KEPT = 64
+
+
+class LeasedJob(NamedTuple):
+    """A RUNNING job: the site that had it last, and how many of its events sites have."""
+
+    id: int
+    site: int
+    n_leased: int
 
 
 @lru_cache(maxsize=TEXTS_KEPT)
@@ -36,9 +45,16 @@ def has_unstarted(site: Site) -> bool:
 
 
 def phases_of(session: Session, found: Iterable[StoredJob], sites: Iterable[Site]) -> dict[int, Phase]:
-    """What is shown in place of RUNNING, of jobs that do not run: ASSIGNED where sites have all that is leased and run
-    none of it, WAITING where nothing is leased."""
+    """What is shown in place of RUNNING, of jobs that do not run."""
     running = [job for job in found if job.state == RUNNING and not (job.delivering or job.ends)]
+    return phases_of_running(session, [LeasedJob(job.id, job.site, job.n_leased) for job in running], sites)
+
+
+def phases_of_running(
+    session: Session, running: Sequence[LeasedJob], sites: Iterable[Site]
+) -> dict[int, Phase]:
+    """The same of jobs that are neither delivered nor stopped: ASSIGNED where sites have all that is leased and run
+    none of it, WAITING where nothing is leased."""
     phases = {job.id: Phase.WAITING for job in running if not job.n_leased}
     known = {site.id: site for site in sites}
     doubtful = [

@@ -19,6 +19,8 @@ from tidemill.wire.core_hours import AllocationUse, CoreHoursPage, CoreUse
 HELD_US_MAX = 1 << 61
 """Of one allocation: 73,000 years of a core. A site that says more must not drive sums beyond what readers can hold."""
 
+DIGITS_MAX = 19  #: of a site's number in a place of a page
+
 
 class CoreHoursQuestion(NamedTuple):
     """Allocations that held nodes between two times (microseconds since 1970), whole; `owner`: only the parts of this
@@ -37,20 +39,16 @@ class CoreHoursQuestion(NamedTuple):
 def page(session: Session, asked: CoreHoursQuestion) -> CoreHoursPage:
     """A page of allocations, by site and name. Raises RequestError for an invalid place."""
     site, _, name = asked.after.partition("/")
-    if asked.after and not site.isdecimal():
+    if asked.after and not (site.isdecimal() and len(site) <= DIGITS_MAX):
         raise RequestError(
             f"`after` is `{asked.after[:100]}`, not a place of a page", hint="`next` of the last page"
         )
-    rows = session.rows(
-        "held_by_allocations",
-        since=asked.since_us,
-        until=asked.until_us,
-        site=min(int(site or 0), 1 << 62),
-        after=name,
-        is_any=int(asked.owner is None),
-        owner=asked.owner or "",
-        limit=asked.limit,
-    )
+    within = {"since": asked.since_us, "until": asked.until_us, "limit": asked.limit}
+    place = {"site": min(int(site or 0), 1 << 62), "after": name}
+    if asked.owner is None:
+        rows = session.rows("held_by_allocations", **within, **place)
+    else:
+        rows = session.rows("held_by_allocations_of", owner=asked.owner, **within, **place)
     names = {row[0]: (row[1], row[7]) for row in session.rows("sites")} if rows else {}
     uses = _uses(session, rows)
     found = [_allocation(row, names, uses[row[0], row[1]], asked) for row in rows]
@@ -73,9 +71,7 @@ def _uses(session: Session, rows: Sequence[Any]) -> dict[tuple[int, str], list[C
     for row in rows:
         spans[row[0]].append(row[1])
     for site, held in spans.items():
-        for name, owner, campaign, app, core_us in session.rows(
-            "core_use_of", site=site, first=held[0], last=held[-1]
-        ):
+        for name, owner, campaign, app, core_us in session.rows("core_use_of", site=site, names=held):
             found[site, name].append(
                 CoreUse(
                     owner=owner,

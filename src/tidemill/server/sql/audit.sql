@@ -62,12 +62,16 @@ ON CONFLICT (site, allocation, owner, campaign, app) DO UPDATE SET core_us = CAS
 SELECT leases.job, MAX(leases.cores), campaigns.owner, campaigns.name, kinds.app FROM leases JOIN jobs ON jobs.id = leases.job JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE leases.site = :site AND leases.job {in:ids} GROUP BY leases.job, campaigns.owner, campaigns.name, kinds.app;
 
 -- name: held_by_allocations
--- Allocations that held nodes between two times, by site and name, after one of them; of all owners ('') or those that one of them used.
-SELECT placements.site, placements.name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND (placements.site > :site OR (placements.site = :site AND placements.name > :after)) AND (:is_any = 1 OR EXISTS (SELECT 1 FROM core_use WHERE core_use.site = placements.site AND core_use.allocation = placements.name AND core_use.owner = :owner)) ORDER BY placements.site, placements.name LIMIT :limit;
+-- Allocations that held nodes between two times, by site and name, after one of them.
+SELECT placements.site, placements.name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND (placements.site, placements.name) > (:site, :after) ORDER BY placements.site, placements.name LIMIT :limit;
+
+-- name: held_by_allocations_of
+-- The same of those that an owner's payloads used: costs nothing of the others.
+SELECT DISTINCT core_use.site, core_use.allocation, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM core_use JOIN placements ON placements.site = core_use.site AND placements.name = core_use.allocation LEFT JOIN allocations ON allocations.site = core_use.site AND allocations.name = core_use.allocation WHERE core_use.owner = :owner AND (core_use.site, core_use.allocation) > (:site, :after) AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) ORDER BY core_use.site, core_use.allocation LIMIT :limit;
 
 -- name: core_use_of
--- What payloads used of a site's allocations, from one name to another.
-SELECT allocation, owner, campaign, app, core_us FROM core_use WHERE site = :site AND allocation >= :first AND allocation <= :last ORDER BY allocation, owner, campaign, app;
+-- What payloads used of some of a site's allocations.
+SELECT allocation, owner, campaign, app, core_us FROM core_use WHERE site = :site AND allocation {in:names} ORDER BY allocation, owner, campaign, app;
 
 -- name: prune_core_use
 -- Older ones have had their time.

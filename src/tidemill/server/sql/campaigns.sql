@@ -58,9 +58,13 @@ INSERT INTO failures (job, campaign, first, count, event, site, final, evidence)
 -- The events of these jobs run again: no failure of theirs so far is final.
 UPDATE failures SET final = 0 FROM v WHERE failures.job = v.job AND failures.final = 1;
 
--- name: reopen_failures_of many(job bigint, first bigint, last bigint)
--- The same for some events of a job.
-UPDATE failures SET final = 0 FROM v WHERE failures.job = v.job AND failures.final = 1 AND failures.first >= v.first AND failures.first + failures.count <= v.last;
+-- name: final_failures_of_job
+-- A job's failures that are final, with their events: 1,000 at most, as many as are kept of a job.
+SELECT id, first, count FROM failures WHERE job = :job AND final = 1;
+
+-- name: reopen_failures_by_id many(id bigint)
+-- These failures are not final any more.
+UPDATE failures SET final = 0 FROM v WHERE failures.id = v.id;
 
 -- name: failures_of_job
 -- A job's failures, newest first.
@@ -95,13 +99,13 @@ INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, event
 INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, events) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256, v.events FROM v WHERE true
 ON CONFLICT (job, number) DO UPDATE SET name = excluded.name, url = excluded.url, size_bytes = excluded.size_bytes, events = excluded.events;
 
--- name: delete_arrived [sqlite] many(job bigint, first bigint)
+-- name: delete_arrived [sqlite] many(job bigint, first bigint, stop bigint)
 -- The same, when their job is delivered.
-DELETE FROM outputs WHERE job = v.job AND number >= v.first;
+DELETE FROM outputs WHERE job = v.job AND number >= v.first AND number < v.stop;
 
--- name: delete_arrived [postgresql] many(job bigint, first bigint)
+-- name: delete_arrived [postgresql] many(job bigint, first bigint, stop bigint)
 -- The same, when their job is delivered.
-DELETE FROM outputs USING (SELECT v.job, v.first FROM v) ended WHERE outputs.job = ended.job AND outputs.number >= ended.first;
+DELETE FROM outputs USING (SELECT v.job, v.first, v.stop FROM v) ended WHERE outputs.job = ended.job AND outputs.number >= ended.first AND outputs.number < ended.stop;
 
 -- name: outputs_of_jobs
 -- Delivered files of jobs.

@@ -66,6 +66,10 @@ UPDATE leases SET state = v.state, ended_us = v.ended_us, reason = v.reason, par
 SELECT leases.job, leases.lease, leases.site, leases.first, leases.count, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN 1 ELSE leases.state END, leases.leased_us, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN jobs.ended_us ELSE leases.ended_us END, leases.reason, leases.cores, leases.event_s, leases.part
 FROM leases JOIN jobs ON jobs.id = leases.job WHERE leases.job {in:ids};
 
+-- name: leased_of_jobs
+-- Of these jobs those that run and are neither delivered nor stopped: the latest site, and how many events sites have.
+SELECT id, site, n_leased FROM jobs WHERE id {in:ids} AND state = 1 AND delivering = 0 AND ends = 0;
+
 -- name: sites_of_jobs
 -- Which sites have open leases of jobs.
 SELECT DISTINCT job, site FROM leases WHERE job {in:ids} AND state = 0;

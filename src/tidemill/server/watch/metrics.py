@@ -81,6 +81,7 @@ class ServerMetrics:
             "open": counts.events - counts.events_done - counts.events_failed - counts.events_canceled,
             "done": counts.events_done,
             "failed": counts.events_failed,
+            "canceled": counts.events_canceled,
         }
         for state, number in events.items():
             yield Sample("tidemill_server_events", number, (("state", state),))

@@ -33,7 +33,12 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import ActionReply, ActionRequest, CancelEventsOrder
 
-EVENTS_CHARS_MAX = 1_000_000  #: of a list of events in a request: some 100,000 intervals
+EVENTS_CHARS_MAX = 100_000
+"""Of a list of events in a request: some 15,000 intervals, each of which the site's agent takes out by itself."""
+
+CANCELED_GAPS_MAX = 100_000
+"""Intervals of a job's canceled events: each result of the job writes all of them again."""
+
 SHOWN_MAX = 60  #: characters of a list of events in a message
 Change = Callable[[UnitOfWork, StoredJob, IntervalSet], int]
 """Changes events of a job; how many it changed."""
@@ -134,7 +139,7 @@ def cancel(
     work.load_leases([job.id])
     _take_back(work, job, todo)
     kept.canceled.add_all(todo)
-    work.keep_sets(job)
+    _keep(work, job)
     if (
         not job.n_leased and job.home and not job.kept
     ):  # nothing of it is anywhere: any site may have the rest
@@ -206,9 +211,10 @@ def retry(
         kept.canceled.add_all(left)
     kept.failed.remove_all(events)
     kept.canceled.remove_all(events)
-    work.keep_sets(job)
-    work.change_rows["reopen_failures_of"] += [(job.id, *span) for span in events]
+    _keep(work, job)
+    _reopen_failures(work, job, events)
     if not has_ended:
+        _forget_lost(work, job, events)
         ending.settle(work, job)
     else:
         actions.forget_lost(work, [job.id])
@@ -220,6 +226,31 @@ def retry(
             )
     actions.finish(work, half_life_s)
     return len(events)
+
+
+def _keep(work: UnitOfWork, job: StoredJob) -> None:
+    """Count the job's sets and write them at the end. Raises ConflictError for too many pieces of canceled events."""
+    if work.sets(job).canceled.gaps > CANCELED_GAPS_MAX:
+        raise ConflictError(
+            f"the canceled events of job {job.id} would be in more than {CANCELED_GAPS_MAX} separate pieces",
+            hint="name fewer and longer ranges, or cancel or retry the job as a whole",
+        )
+    work.keep_sets(job)
+
+
+def _reopen_failures(work: UnitOfWork, job: StoredJob, events: IntervalSet) -> None:
+    """These events run again: none of their failures so far is final."""
+    rows = work.session.rows("final_failures_of_job", job=job.id)
+    work.change_rows["reopen_failures_by_id"] += [
+        (number,) for number, first, count in rows if events.covers(first, first + count)
+    ]
+
+
+def _forget_lost(work: UnitOfWork, job: StoredJob, events: IntervalSet) -> None:
+    """A lost site may have an order to stop these events: when it returns, it has no lease of them to go on with."""
+    for lease in work.leases_of(job.id):
+        if lease.state == LOST and events.touches(lease.first, lease.end):
+            work.end_lease(lease, RELEASED, "events of it were canceled, then retried")
 
 
 def _open_of(work: UnitOfWork, job: StoredJob, events: IntervalSet, *, has_ended: bool) -> IntervalSet:
