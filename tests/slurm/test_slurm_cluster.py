@@ -48,6 +48,7 @@ def test_a_cluster_that_was_stopped_starts_again_with_the_jobs_that_it_had(
         words = ("sbatch", "-o", "/dev/null", "--chdir=/", "-p", "batch", "-w", "n1", "--wrap", "sleep 1000")
         cluster.run_as_user(*words)
     cluster.wait(lambda: "R" in cluster.run("squeue", "-h", "-o", "%t").split(), "one runs")
+    cluster.stop_controller()  # so that it has saved them
     for verb in ("stop", "start"):
         done = subprocess.run(
             [SCRIPT, verb, cluster.directory / "c"], capture_output=True, text=True, check=False
