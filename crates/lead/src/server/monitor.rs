@@ -285,7 +285,11 @@ mod tests {
         }
         assert_eq!(when, [0, 1, 3, 7, 15, 23, 31]);
         monitor.show_at_work(40 * FLUSH_US, || Intervals::of(99, 1));
-        assert_eq!(written.try_iter().count(), 1, "soon again after a time without a change");
+        assert_eq!(
+            written.try_iter().count(),
+            1,
+            "soon again after a time without a change"
+        );
     }
 
     #[test]

@@ -161,7 +161,7 @@ def write_tables(directory: Path, found: Sequence[Sheet]) -> None:
 
 def _as_json(found: Sequence[Sheet], used: CoreHoursReport | None) -> dict[str, object]:
     """The rows of each table, and core-hours as the server's report has them: the same with pyarrow and without."""
-    tables = {
+    tables: dict[str, object] = {
         each.name: [dict(zip([c.name for c in each.columns], row, strict=True)) for row in each.rows]
         for each in found
     }

@@ -210,7 +210,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut archive = members.concat();
         archive.resize(archive.len() + 2 * BLOCK, 0);
-        let files = unpack(&mut archive.as_slice(), &mut Folder(dir.path().to_owned(), usize::MAX));
+        let files = unpack(
+            &mut archive.as_slice(),
+            &mut Folder(dir.path().to_owned(), usize::MAX),
+        );
         (dir, files)
     }
 
@@ -265,7 +268,10 @@ mod tests {
         let honest = [member("1.txt", b'0', b"one"), member("2.txt", b'0', b"two")].concat();
         for cut in 0..honest.len() {
             let dir = tempfile::tempdir().unwrap();
-            let _ = unpack(&mut &honest[..cut], &mut Folder(dir.path().to_owned(), usize::MAX));
+            let _ = unpack(
+                &mut &honest[..cut],
+                &mut Folder(dir.path().to_owned(), usize::MAX),
+            );
         }
     }
 }

@@ -278,7 +278,7 @@ class Arrivals:
             return True
         self._log.apply(s.OutputsArrived(job=it.job, events=it.events, outputs=outputs))
         _log.info("outputs.arrived", job=it.job, events=len(IntervalSet.parse(it.events)))
-        if job is None:  # it would never be looked at again, were it to come back
+        if job is None:  # should it come back, it is examined as a new one
             del self._waiting[it.job]
             return True
         waiting.tries, waiting.why, waiting.since_us = 0, "", 0

@@ -102,8 +102,8 @@ class Listing:
         return ClaimedFile({(each.size_bytes, each.sha256) for each in (file, earlier)})
 
     def arrived(self, output: str, events: int) -> list[File]:
-        """The files of an output that came while the job went on, of parts that a job of so many events can have: they
-        are reported, and others may be able to change the manifest."""
+        """The files of an output that came while the job went on, without parts that a job of this number of events
+        cannot have: they are reported, and others may be able to change the manifest."""
         return [
             each
             for (first, count), each in self.parts(output).items()
