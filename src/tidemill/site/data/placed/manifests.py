@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import UNDECODABLE, JobError
-from tidemill.files import open_at_once, read_bounded
+from tidemill.files import PIECE_BYTES, open_at_once, read_bounded
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX
 
@@ -158,18 +158,23 @@ class ClaimedFile:
 
     def holds(self, path: Path) -> bool:
         """Whether the file is one of those known. Raises OSError."""
-        with open(path, "rb", opener=open_at_once) as file:  # others may have put anything there
-            found = os.fstat(file.fileno())
+        fd = open_at_once(str(path), os.O_RDONLY)  # others may have put anything there
+        try:
+            found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 return False
             state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             if state == self._read:
                 return True
             if any(found.st_size == size for size, _ in self._known):
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                if (found.st_size, digest) in self._known:
+                digest = hashlib.sha256()
+                while piece := os.read(fd, PIECE_BYTES):
+                    digest.update(piece)
+                if (found.st_size, digest.hexdigest()) in self._known:
                     self._read = state
                     return True
+        finally:
+            os.close(fd)
         return False
 
 
