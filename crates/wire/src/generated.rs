@@ -617,6 +617,9 @@ pub struct Ask {
     pub remaining_s: Option<f64>,
     /// seconds of work that it has queued per core
     pub queued_s: f64,
+    /// that neither a payload nor what is queued will use; None = not said. Only the pilot knows: what has run there is
+    /// outstanding until its outputs are durable
+    pub idle_cores: Option<u64>,
 }
 
 /// Work for a pilot. Each program and job is sent once per connection, before or with the grant that needs it.

@@ -496,6 +496,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="ask"):
     devices: dict[str, int]
     remaining_s: float | None  #: until its walltime ends
     queued_s: float  #: seconds of work that it has queued per core
+    #: that neither a payload nor what is queued will use; None = not said. Only the pilot knows: what has run there is
+    #: outstanding until its outputs are durable
+    idle_cores: int | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="work"):

@@ -134,7 +134,8 @@ impl Ledger {
                 *room.job_events.entry(state.job).or_default() += count;
             }
         }
-        room.idle_cores = ask.cores.saturating_sub(busy);
+        let unsaid = ask.cores.saturating_sub(busy); // too few while outputs of what has run are not durable
+        room.idle_cores = ask.idle_cores.map_or(unsaid, |idle| idle.min(ask.cores));
         let core_s = |state: &ProgramState| {
             state.free_events as f64 * state.pace.event_s() * state.program.cores.max(1) as f64
         };

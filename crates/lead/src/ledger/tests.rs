@@ -82,6 +82,7 @@ fn ask(cores: u64) -> Ask {
         devices: BTreeMap::new(),
         remaining_s: None,
         queued_s: 0.0,
+        idle_cores: None,
     }
 }
 
@@ -423,6 +424,31 @@ fn twenty_thousand_jobs_of_one_event_are_handed_out_quickly() {
     let seconds = began.elapsed().as_secs_f64();
     // 0.1 s unoptimised when nothing else runs; if each cost grew with their number it would be minutes
     assert!(seconds < 10.0, "{count} hand-outs took {seconds} s");
+}
+
+/// Results become durable seconds after payloads end: until then the lead knows of no end, and the pilot's cores stood
+/// idle beside free work.
+#[test]
+fn cores_whose_results_are_not_durable_yet_get_work() {
+    let mut ledger = Ledger::default();
+    ledger.start(0);
+    let key = ledger.key_of("a.r0.i1");
+    ledger.connect(key, &[], 0);
+    ledger.load(work(1, vec![grant(1, 0, 1000)]));
+    let mut given = |idle: u64, done: Option<&str>| {
+        if let Some(text) = done {
+            ledger.record(key, &serde_json::from_str(text).unwrap(), 1);
+        }
+        let idle_cores = Some(idle);
+        ledger.ask(key, Ask { idle_cores, ..ask(8) }, 0);
+        let grants = ledger.hand_out(key, 2.0, 0).unwrap();
+        grants.iter().map(|grant| grant.count).sum::<u64>()
+    };
+    assert_eq!(given(8, None), 16, "never measured");
+    let done = r#"{"k":"done","p":"a.r0.i1","s":1,"grant":1,"job":1,"first":0,"count":1,"wall_us":10000000}"#;
+    assert_eq!(given(8, Some(done)), 8, "of 10 s each");
+    assert_eq!(given(8, None), 8, "these have run, too");
+    assert_eq!(given(0, None), 1, "what fills the queue of all cores");
 }
 
 #[test]

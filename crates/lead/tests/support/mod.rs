@@ -331,6 +331,7 @@ impl Pilot {
             devices: BTreeMap::new(),
             remaining_s: None,
             queued_s: 0.0,
+            idle_cores: None,
         };
         change(&mut ask);
         self.send(&PilotMessage::Ask(ask));

@@ -81,6 +81,7 @@ impl Asking {
             devices: BTreeMap::from_iter(counts),
             remaining_s: cx.life.deadline_us().map(left_s),
             queued_s,
+            idle_cores: Some(cx.work.idle_cores()),
         };
         cx.send(&PilotMessage::Ask(ask))
     }

@@ -223,13 +223,18 @@ impl Binding {
 
     /// Whether a core has nothing to do and nothing is queued that could take it.
     pub fn has_idle_core(&self) -> bool {
-        let at_work: u64 = self
-            .slots
-            .values()
-            .filter(|slot| !slot.tickets.is_empty())
-            .map(|slot| slot.shape.cores)
-            .sum();
-        at_work < self.room.whole().0 && self.program_events.values().all(|&events| events == 0)
+        self.idle_cores() > 0 && self.program_events.values().all(|&events| events == 0)
+    }
+
+    /// Cores that no payload uses, and that what is queued leaves unused.
+    pub fn idle_cores(&self) -> u64 {
+        let at_slots = |slot: &SlotState| slot.shape.cores * u64::from(!slot.tickets.is_empty());
+        let at_work: u64 = self.slots.values().map(at_slots).sum();
+        let queued = self.program_events.iter().filter_map(|(program, &events)| {
+            Some(events.saturating_mul(self.programs.get(program)?.shape.cores))
+        });
+        let spoken_for = queued.fold(at_work, u64::saturating_add);
+        self.room.whole().0.saturating_sub(spoken_for)
     }
 
     /// Seconds of work per core of the node, queued and at slots.
