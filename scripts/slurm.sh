@@ -252,8 +252,9 @@ daemons() { # runs as the first process of the namespace
     done
 }
 
-all_idle() {
-    [ "$(SLURM_CONF=$conf sinfo -h -a -N -t idle -o %N | sort -u | wc -l)" = "$(wc -l <"$dir/etc/nodes")" ]
+all_answer() { # jobs of an earlier start may be there, and run again
+    SLURM_CONF=$conf sinfo -h -a -N -o '%N %t' | awk '$2 !~ /^(unk|down|boot|fail)|[*]$/ { print $1 }' | sort -u >"$dir/run/answer"
+    [ "$(wc -l <"$dir/run/answer")" = "$(wc -l <"$dir/etc/nodes")" ]
 }
 
 start() {
@@ -274,7 +275,7 @@ start() {
     until_s 10 grep -q . "/proc/$!/task/$!/children" || fail "unshare: $(tail -3 "$dir/log/daemons.log")"
     tr -d ' ' <"/proc/$!/task/$!/children" >"$dir/run/init"
     until_s 30 test -e "$dir/run/started" || fail "Slurm's daemons do not start: $(tail -5 "$dir/log/daemons.log")"
-    until_s 30 all_idle || fail "Slurm's nodes are not idle: $(SLURM_CONF=$conf sinfo 2>&1); $(tail -5 "$dir/log/slurmctld.log")"
+    until_s 30 all_answer || fail "Slurm's nodes do not answer: $(SLURM_CONF=$conf sinfo 2>&1); $(tail -5 "$dir/log/slurmctld.log")"
     echo "$conf"
 }
 

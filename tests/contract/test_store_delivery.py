@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases, refused
 
 from tidemill.model.failure import Evidence, FailureClass
@@ -538,6 +539,20 @@ def test_what_cannot_be_counted_is_not_shown(world: World) -> None:
     assert {(len(world.job(lease.job).outputs), row.sha256) for row in world.job(lease.job).outputs} == {
         (100, "")
     }
+
+
+@pytest.mark.parametrize(("said", "kept"), [("5-0", ""), (f"8-{10**30}", "8-9")])
+def test_pages_and_clients_read_the_events_that_a_site_names(world: World, said: str, kept: str) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    if kept:
+        site.sync(arrived(lease.job, said), want=0)
+        assert shown(world, lease.job) == [("hits", "", kept)]
+    order = one(site.sync(done(lease, 4, 6, outputs=True), want=0), DeliverOrder)
+    report = delivered(order)
+    (row,) = report.outputs
+    site.sync(msgspec.structs.replace(report, outputs=[msgspec.structs.replace(row, events=said)]), want=0)
+    assert shown(world, lease.job) == [("hits", "ab", kept)]
 
 
 def test_a_job_that_takes_an_output_gets_no_directory_to_which_files_still_come(world: World) -> None:

@@ -144,3 +144,46 @@ def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
     assert totals["share_s"] <= sum(waited.values())
     assert {each["size"] for each in harm["by_size"]} <= {"1/16", "1/4", "1"}, "3 and 5 of 48 cores, 5 nodes"
     assert "because of Tidemill" in newcomer.shown("site", "status")
+
+
+def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_it(
+    ordinary_cluster: OrdinaryCluster, newcomer: Newcomer
+) -> None:
+    """Two of bob's jobs of 5 cores find a node, four wait for Tidemill: the estimate has what they waited until its
+    allocations on their nodes ended, by sacct. Before, it had the part of one of the four."""
+    earlier = set(waits(ordinary_cluster))
+    newcomer.run_beside("much", "--events", "2000", "--", "sleep", "2")
+    newcomer.wait(
+        lambda: len([row for row in ordinary_cluster.allocations("R") if row["node"]]) >= 4,
+        "Tidemill holds four nodes",
+        120,
+    )
+    ordinary_cluster.regular("6")
+
+    def told() -> dict[str, Any]:
+        found: dict[str, Any] = newcomer.data("site", "harm")
+        return found
+
+    running = set(ordinary_cluster.run("squeue", "-h", "-u", "bob", "-t", "R", "-o", "%i").split())
+    newcomer.wait(
+        lambda: running <= {each["id"] for each in told()["jobs"]}, "the site has seen bob's jobs start"
+    )
+    newcomer.wait(lambda: running <= set(waits(ordinary_cluster)), "slurmdbd has heard of them")
+    ends = {
+        row["NodeList"]: row["End"] for row in charged(ordinary_cluster).values() if row["End"] not in UNKNOWN
+    }
+    expected, parts = 0.0, 0.0
+    for row in ordinary_cluster.accounted("bob"):
+        number = row["JobID"]
+        if number in earlier or number not in running:
+            continue
+        end, submitted, started = (
+            datetime.fromisoformat(each)
+            for each in (ends.get(row["NodeList"], row["Submit"]), row["Submit"], row["Start"])
+        )
+        expected += max(0.0, (min(end, started) - submitted).total_seconds())
+        part = next(each["share_s"] for each in told()["jobs"] if each["id"] == number)
+        assert part <= (started - submitted).total_seconds()
+        parts += part
+    assert len(running) == 6
+    assert abs(parts - expected) <= max(2.0, expected / 2), (parts, expected, told()["jobs"])

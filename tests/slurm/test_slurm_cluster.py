@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.worlds.batch.slurm_cluster import NODES, SlurmCluster
+from tests.worlds.batch.slurm_cluster import NODES, SCRIPT, SlurmCluster
 
 
 def test_an_ordinary_users_job_runs_on_an_emulated_node(slurm_cluster: SlurmCluster) -> None:
@@ -37,6 +38,23 @@ def test_two_clusters_live_side_by_side_and_stop_whole(start_slurm: Callable[...
     assert "sleep\0007919" not in _command_lines()
     assert not two.directory.exists()
     assert len(one.run("sinfo", "-h", "-N").splitlines()) == 2 * 3
+
+
+def test_a_cluster_that_was_stopped_starts_again_with_the_jobs_that_it_had(
+    start_slurm: Callable[..., SlurmCluster],
+) -> None:
+    cluster = start_slurm("--nodes", "2")
+    for _ in range(3):
+        words = ("sbatch", "-o", "/dev/null", "--chdir=/", "-p", "batch", "-w", "n1", "--wrap", "sleep 1000")
+        cluster.run_as_user(*words)
+    cluster.wait(lambda: "R" in cluster.run("squeue", "-h", "-o", "%t").split(), "one runs")
+    cluster.stop_controller()  # so that it has saved them
+    for verb in ("stop", "start"):
+        done = subprocess.run(
+            [SCRIPT, verb, cluster.directory / "c"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert len(cluster.run("squeue", "-h", "-o", "%i").split()) == 3
 
 
 def test_the_sessions_cluster_is_idle_at_the_start(slurm_cluster: SlurmCluster) -> None:

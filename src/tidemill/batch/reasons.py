@@ -55,7 +55,7 @@ _LIMIT = re.compile(
 )
 _WHAT = {
     "Submit": "jobs that wait and run", "Jobs": "jobs at once", "Cpu": "cores at once", "CPU": "cores at once",
-    "Node": "nodes at once", "Wall": "walltime", "WallDuration": "walltime of a job", "CPUMinutes": "core-minutes",
+    "Node": "nodes at once", "Wall": "walltime", "WallDuration": "walltime", "CPUMinutes": "core-minutes",
     "CPURunMinutes": "core-minutes that running jobs may still use", "Billing": "billing units",
     "BillingMinutes": "billing minutes", "BillingRunMinutes": "billing minutes that running jobs may still use",
     "License": "licenses", "BB": "burst buffer", "Energy": "energy",

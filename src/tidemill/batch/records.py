@@ -125,7 +125,9 @@ class Records:
         return (self.directory / "canceled" / name).exists()
 
 
-LEFT_WAITING = "it left the queue while it waited, and its script never ran: others canceled it"
+LEFT_WAITING = (
+    "it left the queue while it waited, and its script never ran: others canceled it, or its start failed"
+)
 """The batch system keeps no record of such a job."""
 
 

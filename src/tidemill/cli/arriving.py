@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.terminal import say
-from tidemill.errors import ProtocolError
 from tidemill.model.quantities import bytes_text, count_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
-    from tidemill.model.intervals import IntervalSet
     from tidemill.model.job import JobSpec, Output
     from tidemill.wire.api import CampaignRow, JobDetail, JobOutput, KeptOutputs, OutputRow
 
@@ -89,9 +87,10 @@ def known_outputs(spec: JobSpec) -> list[Output]:
 
 def arrived_text(row: OutputRow, events: int) -> str:
     """How much of an output has arrived, and where: `14 of 200 events in /data/out/7-hits (1.2 kB)`."""
+    from tidemill.client.event_states import listed_events
     from tidemill.client.outputs import local_path
 
-    count = count_text(len(_events(row.events))) if row.events else "some"
+    count = count_text(len(listed_events(row.events))) if row.events else "some"
     return f"{count} of {count_text(events)} events in {local_path(row)} ({bytes_text(row.size_bytes)})"
 
 
@@ -99,27 +98,18 @@ def still_kept(kept: Iterable[KeptOutputs], found: Sequence[JobOutput]) -> list[
     """What is done and not delivered, without the events of which files have arrived. Pure."""
     from msgspec.structs import replace
 
+    from tidemill.client.event_states import listed_events
     from tidemill.client.outputs import is_arriving
 
     rest = []
     for one in kept:
-        left = _events(one.events)
+        left = listed_events(one.events)
         for each in found:
             if each.job == one.job and is_arriving(each.output):
-                left.remove_all(_events(each.output.events))
+                left.remove_all(listed_events(each.output.events))
         if left:
             rest.append(replace(one, events=str(left)))
     return rest
-
-
-def _events(text: str) -> IntervalSet:
-    """Events as a server names them. Raises ProtocolError for any other text."""
-    from tidemill.model.intervals import IntervalSet
-
-    try:
-        return IntervalSet.parse(text)
-    except ValueError as error:
-        raise ProtocolError(f"the server's answer has events that cannot be read: {error}") from error
 
 
 def _arriving(detail: JobDetail, name: str) -> OutputRow | None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from tidemill.errors import ProtocolError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.quantities import duration_text
 
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
 
 FAILURES_READ = 1_000
 SHOWN_MAX = 80  #: characters of a list of events in a line
+QUOTED_MAX = 200  #: characters of what is wrong with a list
+
+
+def listed_events(text: str) -> IntervalSet:
+    """Events as a server names them, such as `0-9,12`. Raises ProtocolError for any other text. Pure."""
+    try:
+        found = IntervalSet.parse(text)
+        len(found)
+    except (ValueError, OverflowError) as error:  # no set, or one that cannot be counted
+        raise ProtocolError(
+            f"the server's answer has events that cannot be read: {str(error)[:QUOTED_MAX]}",
+            hint="are server and client of the same version?",
+        ) from error
+    return found
 
 
 def shown(events: IntervalSet) -> str:
@@ -46,13 +61,13 @@ def states(
             left.remove_all(mine)
             found.append((mine, text))
 
-    take(IntervalSet.parse(detail.done), "done")
-    take(IntervalSet.parse(detail.canceled), "canceled by the owner")
-    failed = IntervalSet.parse(detail.failed)
+    take(listed_events(detail.done), "done")
+    take(listed_events(detail.canceled), "canceled by the owner")
+    failed = listed_events(detail.failed)
     for which, text in _causes(failures, failed):
         take(which, f"failed: {text}")
     take(failed, "failed")
-    leased = IntervalSet.parse(detail.leased)
+    leased = listed_events(detail.leased)
     for each in detail.attempts:
         if each.state == "ACTIVE":
             span = IntervalSet(leased.within(each.first, each.first + each.count))

@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from tidemill.client.event_states import listed_events
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.files import replaced
-from tidemill.model.intervals import IntervalSet
 from tidemill.wire.api import JobOutput, OutputRow
 
 CHUNK_BYTES = 1 << 20
@@ -364,7 +364,7 @@ def is_arriving(output: OutputRow) -> bool:
 
 def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
     """The files of an output that is a directory, in event order, as its manifest lists them; of one whose job goes on,
-    those that are there. Raises SiteError, also for a manifest that is not the one of this delivery."""
+    those that are there. Raises SiteError, also for a manifest that is not the one of this delivery, ProtocolError."""
     folder = local_path(output)
     path = folder / f"manifest-{job}.json"
     try:
@@ -375,7 +375,7 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
             hint="check that its file system is mounted here, and that it was not moved",
             transient=False,
         ) from error
-    events = IntervalSet.parse(output.events) if output.events else None
+    events = listed_events(output.events) if output.events else None
     found = [
         DirectoryFile(
             name=each.file, size_bytes=each.size_bytes, sha256=each.sha256,

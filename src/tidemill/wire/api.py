@@ -59,6 +59,8 @@ EPOCH_JUMP_MAX = 1_000_000
 
 SPEC_BYTES_MAX = 8_000_000  #: of one job, as JSON: 1,000 inputs with URLs of 4,096 characters, twice
 ORDERS_BYTES_MAX = 16_000_000  #: of the orders of one sync, besides the last one's
+ARRIVED_TEXT_MAX = 100_000
+"""Characters of the list of events whose files have arrived while their job goes on; a longer one is left out."""
 
 
 # ---- clients --------------------------------------------------------------------------------------------------------

@@ -74,7 +74,11 @@ def test_the_files_of_a_running_server_tell_the_same_without_pyarrow(home: Home)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("core-hours  ")
     assert "need pyarrow" in done.stderr
-    files, server = home.data("report", "--local")["core_hours"], home.data("report")["core_hours"]
+    found = home.data("report", "--local")
+    files, server = found["core_hours"], home.data("report")["core_hours"]
+    assert len(found["core_hours_allocations"]) == len(files["allocations"]), (
+        "with pyarrow these are there, too"
+    )
     assert files["total"]["used_h"] == server["total"]["used_h"]
     assert [each["name"] for each in files["campaigns"]] == [each["name"] for each in server["campaigns"]]
 

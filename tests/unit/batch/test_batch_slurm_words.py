@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,7 @@ from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.run import CommandResult, Refusal, recognise
 from tidemill.batch.slurm import own
 from tidemill.batch.slurm.hostlist import compress, expand, expand_elements, fold
-from tidemill.batch.slurm.limits import Walltimes, longest, read_walltimes
+from tidemill.batch.slurm.limits import AGAIN_S, GUESSED_S, OwnLimit, Walltimes, longest, read_walltimes
 from tidemill.batch.slurm.script import Asked, script_text, submit_words
 from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
@@ -253,6 +255,9 @@ def test_accounting_names_the_elements_that_never_started_together() -> None:
     assert (
         own.accounted(line("16_[0-3]", "PENDING").encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"}) == {}
     )
+    late = line("16_[0-1]", "CANCELLED by 1") + line("16_0", "RUNNING")
+    found = own.accounted(late.encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"})
+    assert [name[-1] for name in found] == ["1"], "0 has run, and its end is not written yet"
 
 
 def test_accounting_is_believed_with_the_key_or_the_number() -> None:
@@ -469,3 +474,54 @@ def test_limits_of_qos_and_association_are_read_and_the_next_shorter_one_is_kept
     assert longest(3600.0, "QOSMaxWallDurationPerJobLimit", many) == 1200.0
     assert longest(1200.0, "QOSMaxWallDurationPerJobLimit", many) == 180.0, "it was another one"
     assert longest(3600.0, "QOSMaxWallDurationPerJobLimit", None) == 1800.0, "not shown: half of it is tried"
+    assert longest(2700.0, "QOSMaxWallDurationPerJobLimit", None) == 1320.0, (
+        "whole minutes, as Slurm's limits are"
+    )
+
+
+class ShownLimits:
+    """A budget whose queries show limits of QOS, in minutes; None = the query fails."""
+
+    def __init__(self, *minutes: int) -> None:
+        self.minutes: tuple[int, ...] | None = minutes
+
+    def query(self, command: Sequence[str]) -> list[int]:
+        if self.minutes is None:
+            raise SiteError("no answer", transient=True)
+        return [*self.minutes]
+
+    def check(self, minutes: Sequence[int]) -> bytes:
+        return b"".join(b"QOS=q%d(%d) MaxWallPJ=%d\n" % (each, each, each) for each in minutes)
+
+
+def test_a_limit_that_was_raised_is_forgotten_whatever_shorter_ones_other_qos_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before, the limit of a debug QOS was kept for ever instead."""
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    shown = ShownLimits(30, 60)
+    limit = OwnLimit(shown, "ada")  # type: ignore[arg-type]
+
+    def known() -> float | None:
+        return limit.walltime_s
+
+    limit.met(7200.0, "QOSMaxWallDurationPerJobLimit")
+    assert known() == 3600.0
+    now_s[0] += AGAIN_S
+    limit.refresh()
+    assert known() == 3600.0
+    shown.minutes = None
+    now_s[0] += AGAIN_S
+    limit.refresh()
+    assert known() == 3600.0, "it could not be read"
+    shown.minutes = (30, 1440)
+    now_s[0] += AGAIN_S
+    limit.refresh()
+    assert known() is None
+    shown.minutes = None
+    limit.met(7200.0, "QOSMaxWallDurationPerJobLimit")
+    assert known() == 3600.0, "a guess"
+    now_s[0] += GUESSED_S
+    limit.refresh()
+    assert known() is None

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 from msgspec import structs
 
+from tidemill.cli.arriving import arrived_text, still_kept
 from tidemill.cli.jobs.explain import _show_failure, story
 from tidemill.cli.jobs.follow import standing
 from tidemill.cli.jobs.job import _facts, _show_failures
+from tidemill.cli.jobs.logs import _failed_try
+from tidemill.cli.jobs.outcome import _tell_left
+from tidemill.client.client import Client
+from tidemill.client.event_states import states
+from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, Pack
 from tidemill.report.query import step_of
 from tidemill.wire.api import (
@@ -71,6 +81,27 @@ def test_only_the_last_failures_of_events_that_are_not_done_are_told_at_the_end(
     assert told == ["new", "of the job"]
     kept = structs.replace(_detail(), kept=KeptOutputs(job=1, site="here", events="0-8"))
     assert "full" in [each.evidence.message for each in standing(kept, newest_first)]
+
+
+NO_SERVER = cast("Client", None)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda job: list(standing(job, [])),
+        lambda job: _failed_try(job, 3),
+        lambda job: _tell_left(NO_SERVER, job),
+        lambda job: states(job, [], IntervalSet([(0, 3)]), now_us=START),
+        lambda job: arrived_text(OutputRow(name="x", url="/x/", size_bytes=0, sha256="", events=job.done), 3),
+        lambda job: still_kept([KeptOutputs(job=1, site="here", events=job.done)], []),
+    ],
+)
+def test_a_list_of_events_that_cannot_be_read_is_an_error_and_no_bug(
+    read: Callable[[JobDetail], object],
+) -> None:
+    with pytest.raises(ProtocolError, match="has events that cannot be read: `8-0` ends before it starts"):
+        read(structs.replace(_detail(), done="8-0"))
 
 
 @pytest.mark.parametrize(("leased", "said"), [(1, "1 is leased"), (2, "2 are leased")])

@@ -6,7 +6,16 @@ from typing import Any
 
 import msgspec
 
-from tidemill.harvest.account.harm import LATENCIES_MIN, PLANS_MAX, Totals, Tracker, Yielded, kind_of, wait_of
+from tidemill.harvest.account.harm import (
+    LATENCIES_MIN,
+    PLANS_MAX,
+    OwnNodes,
+    Totals,
+    Tracker,
+    Yielded,
+    kind_of,
+    wait_of,
+)
 from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Holding, Limits, Situation, Waiting
@@ -39,7 +48,9 @@ def node(name: str) -> Node:
     return Node(name=name, state=NodeState.BUSY, cores=64, memory_mb=1, cores_free=0)
 
 
-def yields(plan: str, snapshot: Snapshot, *jobs: str, idle: int = 0) -> list[Yielded]:
+def yields(
+    plan: str, snapshot: Snapshot, *jobs: str, idle: int = 0, ready: tuple[str, ...] = ()
+) -> list[Yielded]:
     situation = Situation(
         now_s=snapshot.at_s,
         nodes=16,
@@ -51,7 +62,7 @@ def yields(plan: str, snapshot: Snapshot, *jobs: str, idle: int = 0) -> list[Yie
         backlog=Backlog(node_s=0, nodes_max=0, event_s=1),
         limits=Limits(nodes_max=0, allocations_max=0),
     )
-    return [Yielded(plan, situation, Decision(yields_to=list(jobs)))]
+    return [Yielded(plan, situation, Decision(yields_to=list(jobs), ready=list(ready)))]
 
 
 def looked(*, poll_s: float = 30) -> Tracker:
@@ -241,9 +252,130 @@ def test_what_the_scheduler_would_not_start_without_us_either_does_not_wait_for_
 def test_idle_nodes_of_another_pool_are_enough() -> None:
     tracker = looked()
     now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
-    tracker.look(now, [*yields("e1-1", now, "7"), *yields("e1-2", now, idle=4)])
+    tracker.look(now, [*yields("e1-1", now, "7"), *yields("e1-2", now, idle=4, ready=("7",))])
     (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
     assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 5, 10)
+
+
+def test_an_idle_node_is_enough_for_the_first_job_alone() -> None:
+    """Before, one idle node anywhere freed all jobs of one node from having waited for Tidemill."""
+    tracker = looked()
+    wishes = [queued(name, width=1, submitted_s=DAY_S + 20) for name in ("7", "8", "9")]
+    now = machine(DAY_S + 30, *wishes)
+    tracker.look(now, [*yields("e1-1", now, "8", "9"), *yields("e1-2", now, idle=1, ready=("7",))])
+    started = [running(name, DAY_S + 50, width=1, submitted_s=DAY_S + 20) for name in ("8", "9")]
+    records = tracker.look(machine(DAY_S + 60, *started), [])
+    assert [(each.id, each.share_s) for each in records] == [("8", 30), ("9", 30)]
+
+
+def test_a_part_of_a_job_that_idle_nodes_are_enough_for_is_not_the_job() -> None:
+    """Of four nodes each of two pools gives two; those of one are idle, the others are Tidemill's."""
+    tracker = looked()
+    now = machine(DAY_S + 30, queued("7", width=4, submitted_s=DAY_S + 20))
+    (mine,) = yields("e1-1", now, "7")
+    (idle,) = yields("e1-2", now, idle=2, ready=("7",))
+    part = [msgspec.structs.replace(job, width=2) for job in mine.situation.queue]
+    plans = [
+        msgspec.structs.replace(each, situation=msgspec.structs.replace(each.situation, queue=part))
+        for each in (mine, idle)
+    ]
+    tracker.look(now, plans)
+    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
+    assert record.share_s == 35
+
+
+def among(*names: str, at_s: float, jobs: tuple[Running | Queued, ...] = ()) -> Snapshot:
+    """Nodes of 8 cores, those that a job has busy, the others idle."""
+    taken = {name for job in jobs if isinstance(job, Running) for name in job.nodes}
+    nodes = [
+        msgspec.structs.replace(
+            node(name), cores=8, state=NodeState.BUSY if name in taken else NodeState.IDLE
+        )
+        for name in names
+    ]
+    return msgspec.structs.replace(machine(at_s, *jobs), nodes=nodes)
+
+
+def small(job: str, node_name: str, *, submitted_s: float, started_s: float) -> Running:
+    """A job of 5 of 8 cores."""
+    told = {"width": 1, "nodes": (node_name,), "cores": 5, "whole": False, "submitted_s": submitted_s}
+    return running(job, started_s, **told)
+
+
+def ours(node_name: str) -> Running:
+    return running(node_name, DAY_S - 100, nodes=(node_name,), width=1, ours=True, name="a")
+
+
+def held(*names: str) -> OwnNodes:
+    return OwnNodes(frozenset(names))
+
+
+def test_a_job_that_no_poll_saw_wait_and_that_starts_on_a_node_of_tidemill_waited_for_it() -> None:
+    """A job of 5 cores comes while Tidemill holds all nodes, and these are released before the next poll. Before, such
+    a job had no part, and its wait counted as what the scheduler takes."""
+    tracker = Tracker(30)
+    tracker.look(among("n1", "n2", at_s=DAY_S, jobs=(ours("n1"), ours("n2"))), [], held("n1", "n2"))
+    later = among(
+        "n1", "n2", at_s=DAY_S + 30,
+        jobs=(small("7", "n1", submitted_s=DAY_S + 5, started_s=DAY_S + 16),
+              small("8", "n2", submitted_s=DAY_S + 20, started_s=DAY_S + 21)),
+    )  # fmt: skip
+    first, second = tracker.look(later, [], OwnNodes(released={"n1": DAY_S + 14, "n2": DAY_S + 14}))
+    assert (first.could_start_s, first.share_low_s, first.share_s, first.share_high_s) == (
+        DAY_S + 5,
+        0,
+        9,
+        11,
+    )
+    assert (second.could_start_s, second.share_s, second.share_high_s) == (None, 0, 1), "it came after that"
+    assert tracker.day(DAY_S).delayed == 1
+    assert tracker.latency_s is None
+
+
+def test_without_the_time_of_a_release_half_of_such_a_wait_is_likely_or_all_but_the_schedulers() -> None:
+    for known, share_s in ((0, 5.5), (LATENCIES_MIN, 9.0)):
+        tracker = Tracker(30)
+        at_s = DAY_S
+        tracker.look(among("n1", "n2", at_s=at_s), [])
+        for number in range(known):
+            at_s += 30
+            quick = small(f"f{number}", "n2", submitted_s=at_s - 10, started_s=at_s - 8)
+            tracker.look(among("n1", "n2", at_s=at_s, jobs=(quick,)), [])
+            at_s += 30
+            tracker.look(among("n1", "n2", at_s=at_s, jobs=(ours("n1"),)), [], held("n1"))
+        if not known:
+            tracker.look(among("n1", "n2", at_s=at_s, jobs=(ours("n1"),)), [], held("n1"))
+        job = small("7", "n1", submitted_s=at_s + 5, started_s=at_s + 16)
+        (record,) = tracker.look(among("n1", "n2", at_s=at_s + 30, jobs=(job,)), [])
+        assert (record.share_s, record.share_high_s) == (share_s, 11)
+
+
+def test_a_job_that_waited_at_the_last_poll_and_was_not_yielded_to_has_an_upper_bound_alone() -> None:
+    """Its start was planned, and Tidemill made way for it in time."""
+    tracker = Tracker(30)
+    tracker.look(among("n1", at_s=DAY_S, jobs=(ours("n1"),)), [], held("n1"))
+    job = small("7", "n1", submitted_s=DAY_S - 500, started_s=DAY_S + 16)
+    (record,) = tracker.look(
+        among("n1", at_s=DAY_S + 30, jobs=(job,)), [], OwnNodes(released={"n1": DAY_S + 14})
+    )
+    assert (record.could_start_s, record.share_s, record.share_high_s) == (None, 0, 16)
+
+
+def test_waits_for_nodes_of_others_are_not_taken_for_the_schedulers() -> None:
+    """Before, they were, also over the long pauses of a site without work: and later parts were shorter by that."""
+    tracker = Tracker(30)
+    at_s = DAY_S
+    for number in range(LATENCIES_MIN):
+        other = small(f"o{number}", "n1", submitted_s=at_s - 900, started_s=at_s - 800)
+        tracker.look(among("n1", "n2", at_s=at_s, jobs=(other,)), [])
+        at_s += 30
+        after = small(f"p{number}", "n1", submitted_s=at_s - 29, started_s=at_s - 1)
+        tracker.look(among("n1", "n2", at_s=at_s, jobs=(after,)), [])
+        at_s += 300
+        rare = small(f"r{number}", "n2", submitted_s=at_s - 200, started_s=at_s - 1)
+        tracker.look(among("n1", "n2", at_s=at_s, jobs=(rare,)), [])
+        at_s += 30
+    assert tracker.latency_s is None
 
 
 def test_a_job_that_leaves_unseen_counts_until_it_was_last_seen() -> None:

@@ -148,7 +148,7 @@ def test_all_nodes_of_a_pool_are_said_by_what_they_are() -> None:
         ("QOSMaxJobsPerUserLimit", "the QOS has a limit of jobs at once for each user, which is reached"),
         (
             "QOSMaxWallDurationPerJobLimit",
-            "it asks for more walltime of a job than a job of the QOS may have: it cannot start as it is",
+            "it asks for more walltime than a job of the QOS may have: it cannot start as it is",
         ),
         ("QOSMaxGRESPerUser", "the QOS has a limit of GPUs and the like for each user, which is reached"),
         (

@@ -4,6 +4,8 @@
 //! Best effort: nothing waits for it, nothing is synced, and what the file system does not take in time is dropped. So
 //! it is not part of the journal, which holds what must not be lost and is kept as long as the fleet.
 
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 
@@ -23,6 +25,9 @@ const SAMPLE_BYTES_MAX: usize = 4096;
 /// Two are kept: 8,000 nodes fill one in 90 s at an interval of 30 s.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
+/// Longest pause between two writes of `AtWork`: each change in a row doubles it, so that work of which jobs change all the
+/// time costs the shared file system one name in 8 s.
+const AT_WORK_MAX_US: u64 = 8 * FLUSH_US;
 /// Of the text of `AtWork`: some thousand jobs with gaps between them.
 const JOBS_BYTES_MAX: usize = 64 << 10;
 
@@ -37,6 +42,7 @@ pub(crate) struct Monitor {
     incarnation: u64,
     at_work: Option<String>,
     at_work_due: u64,
+    at_work_pause: u64,
     directory: PathBuf,
     stem: String,
     waiting: Vec<u8>,
@@ -53,6 +59,7 @@ impl Monitor {
             incarnation,
             at_work: None,
             at_work_due: 0,
+            at_work_pause: FLUSH_US,
             directory: fleet.join("monitor"),
             stem: format!("lead-{incarnation}"),
             waiting: Vec::new(),
@@ -77,9 +84,11 @@ impl Monitor {
         if now < self.at_work_due {
             return;
         }
-        self.at_work_due = now + FLUSH_US;
+        self.at_work_due = now + self.at_work_pause;
         let text = interval_text(&jobs());
         if self.at_work.as_ref() == Some(&text) {
+            self.at_work_pause = FLUSH_US;
+            self.at_work_due = now + FLUSH_US;
             return;
         }
         if self.writer.is_none() {
@@ -87,7 +96,10 @@ impl Monitor {
         }
         let Some(writer) = &self.writer else { return };
         match writer.try_send(Batch::AtWork(text.clone())) {
-            Ok(()) => self.at_work = Some(text),
+            Ok(()) => {
+                self.at_work = Some(text);
+                self.at_work_pause = (2 * self.at_work_pause).min(AT_WORK_MAX_US);
+            }
             Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => self.writer = None,
         }
@@ -143,16 +155,19 @@ fn interval_text(jobs: &Intervals) -> String {
 }
 
 /// Only for people: an error is not said, and the next change is written, too.
-fn replace_at_work(fleet: &Path, incarnation: u64, jobs: String) {
+fn replace_at_work(fleet: &Path, incarnation: u64, jobs: String) -> Option<()> {
     let told = AtWork {
         format: FORMAT,
         incarnation,
         jobs,
     };
+    let text = serde_json::to_vec(&told).ok()?;
     let temporary = format!(".at_work.json.{incarnation}.tmp");
-    if let Ok(text) = serde_json::to_vec(&told) {
-        let _ = file::replace(fleet, "at_work.json", &temporary, &text);
-    }
+    let directory = file::open_dir(fleet).ok()?;
+    let below = directory.as_fd();
+    let mut new = file::create_at(below, &temporary, 0o600).ok()?;
+    new.write_all(&text).ok()?;
+    file::rename_at(below, &temporary, below, "at_work.json").ok()
 }
 
 fn write(
@@ -169,7 +184,7 @@ fn write(
         let lines = match batch {
             Batch::Samples(lines) => lines,
             Batch::AtWork(jobs) => {
-                replace_at_work(fleet, incarnation, jobs);
+                let _ = replace_at_work(fleet, incarnation, jobs);
                 continue;
             }
         };
@@ -255,6 +270,26 @@ mod tests {
         monitor.show_at_work(2 * FLUSH_US + 1, || panic!("it is too soon"));
         monitor.show_at_work(4 * FLUSH_US, Intervals::default);
         until(|| read().is_some_and(|told| told.jobs.is_empty()));
+    }
+
+    #[test]
+    fn jobs_that_change_all_the_time_are_written_ever_more_rarely() {
+        let fleet = tempfile::tempdir().unwrap();
+        let mut monitor = Monitor::new(fleet.path(), 2, Log::new("test"));
+        let (writer, written) = sync_channel(100);
+        monitor.writer = Some(writer);
+        let mut when = Vec::new();
+        for second in 0..40 {
+            monitor.show_at_work(second * FLUSH_US, || Intervals::of(second.min(30), 1));
+            when.extend(written.try_iter().map(|_| second));
+        }
+        assert_eq!(when, [0, 1, 3, 7, 15, 23, 31]);
+        monitor.show_at_work(40 * FLUSH_US, || Intervals::of(99, 1));
+        assert_eq!(
+            written.try_iter().count(),
+            1,
+            "soon again after a time without a change"
+        );
     }
 
     #[test]

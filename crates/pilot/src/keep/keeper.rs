@@ -32,6 +32,9 @@ const RETAINED_MAX: usize = 64;
 const RETAINED_BYTES_MAX: u64 = 16 << 20;
 /// Logs that wait, in bytes; further logs are lost.
 const LOGS_BYTES_MAX: usize = 16 << 20;
+/// The first outputs of a pilot are made safe after this time, since people wait for them. Each time it doubles until it is
+/// the interval of the settings: four syncs more in the life of a pilot.
+const FIRST_FLUSH_US: u64 = 2_000_000;
 /// A child that is silent for this time hangs: a copy reports progress each second, and an fsync covers 64 MiB.
 const HANG_US: u64 = 10_000_000;
 
@@ -100,7 +103,9 @@ pub struct Place {
 pub struct Keeper {
     place: Place,
     aside: Option<Aside<Answer>>,
+    /// Longest time before what is new becomes safe, and the present one.
     flush_us: u64,
+    pause_us: u64,
     number: u64,
     waiting: VecDeque<Waiting>,
     sent: VecDeque<Waiting>,
@@ -138,6 +143,7 @@ impl Keeper {
             place,
             aside: None,
             flush_us,
+            pause_us: flush_us.min(FIRST_FLUSH_US),
             number: 0,
             waiting: VecDeque::new(),
             sent: VecDeque::new(),
@@ -346,6 +352,7 @@ impl Keeper {
 
     fn safe<'a>(&mut self, slot_of: &dyn Fn(u32) -> Option<&'a Slot>) -> Vec<Kept> {
         self.dirty_since_us = None;
+        self.pause_us = (2 * self.pause_us).min(self.flush_us);
         self.trouble.ended_well();
         let pending = std::mem::take(&mut self.pending);
         let safe = |each: Pending| {
@@ -480,7 +487,7 @@ impl Keeper {
         let Some(since_us) = self.dirty_since_us else {
             return false;
         };
-        idle || self.trouble.is_on() || now_us >= since_us + self.flush_us
+        idle || self.trouble.is_on() || now_us >= since_us + self.pause_us
     }
 
     /// Ask for everything to be safe, and for the end of the archive.
@@ -629,7 +636,7 @@ impl Keeper {
     /// needs no call: a pilot that leaves for another reason only waits for its slots.
     pub fn due_us(&self, now_us: u64) -> Option<u64> {
         let sync = self.dirty_since_us.filter(|_| !self.syncing);
-        let sync = sync.map(|since_us| (since_us + self.flush_us).max(self.trouble.retry_us()));
+        let sync = sync.map(|since_us| (since_us + self.pause_us).max(self.trouble.retry_us()));
         let hang = self.is_awaited().then_some(self.heard_us + HANG_US);
         let hang = hang.filter(|_| !self.trouble.is_on());
         let send = (!self.copying && !self.waiting.is_empty()) || (!self.logging && !self.logs.is_empty());

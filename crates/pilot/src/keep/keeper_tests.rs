@@ -10,6 +10,10 @@ use super::*;
 const PATIENCE_US: u64 = 300_000_000;
 
 fn keeper() -> Keeper {
+    keeper_of(1_000_000)
+}
+
+fn keeper_of(flush_us: u64) -> Keeper {
     let place = Place {
         origin: Origin {
             directory: "/fleet/bundle".into(),
@@ -19,7 +23,7 @@ fn keeper() -> Keeper {
         area: String::from("nfs4 at /fleet"),
         output_bytes_max: 1 << 30,
     };
-    Keeper::alone(place, (1_000_000, PATIENCE_US))
+    Keeper::alone(place, (flush_us, PATIENCE_US))
 }
 
 fn piece(job: u64) -> Piece {
@@ -55,6 +59,20 @@ fn a_node_whose_log_hangs_is_given_up_as_one_whose_outputs_do() {
         .hopeless(5 + PATIENCE_US)
         .unwrap()
         .contains("EIO (nfs4 at /fleet)"));
+}
+
+#[test]
+fn the_first_outputs_are_safe_soon_and_the_later_ones_at_the_interval_of_the_settings() {
+    for (flush_s, expected) in [(30, vec![2, 4, 8, 16, 30, 30]), (1, vec![1, 1])] {
+        let mut keeper = keeper_of(flush_s * 1_000_000);
+        for pause_s in expected {
+            let due_us = 5 + pause_s * 1_000_000;
+            keeper.dirty_since_us = Some(5);
+            assert_eq!(keeper.due_us(5), Some(due_us));
+            assert!(!keeper.sync_is_due(false, due_us - 1) && keeper.sync_is_due(false, due_us));
+            keeper.safe(&|_| None);
+        }
+    }
 }
 
 #[test]

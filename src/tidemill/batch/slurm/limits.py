@@ -35,6 +35,11 @@ class Walltimes(msgspec.Struct, frozen=True, kw_only=True):
     qos: tuple[float, ...] = ()
     associations: tuple[float, ...] = ()
 
+    @property
+    def values(self) -> tuple[float, ...]:
+        """All of them."""
+        return (*self.qos, *self.associations)
+
 
 def read_walltimes(output: bytes, user: str) -> Walltimes:
     """The limits in `scontrol -o show assoc_mgr flags=assoc,qos` (22.05.8: `MaxWallPJ=` in minutes, empty = none)."""
@@ -54,9 +59,11 @@ def read_walltimes(output: bytes, user: str) -> Walltimes:
 
 def longest(asked_s: float, reason: str, known: Walltimes | None) -> float:
     """What to ask for after a job of `asked_s` met a limit: the longest that is known to be shorter, of the kind that
-    the reason names; half of it where none is known. Another such job shows that a still shorter one is meant."""
+    the reason names; half of it where none is known, in whole minutes as Slurm's limits are. Another such job shows
+    that a still shorter one is meant."""
     values = () if known is None else known.qos if reason.startswith("QOS") else known.associations
-    return max((value for value in values if value < asked_s), default=asked_s / 2)
+    half_s = max(60.0, asked_s // 120 * 60)
+    return max((value for value in values if value < asked_s), default=half_s)
 
 
 class OwnLimit:
@@ -79,32 +86,30 @@ class OwnLimit:
         if self.walltime_s is not None and asked_s > self.walltime_s:
             return
         self._asked_s, self.reason = asked_s, reason
-        self._read()
+        known = self._read()
+        self.walltime_s = longest(asked_s, reason, known)
+        self._is_read = known is not None and self.walltime_s in known.values
         _log.warning("limit.met", reason=reason, asked_s=asked_s, walltime_s=self.walltime_s)
 
     def refresh(self) -> None:
-        """Read the limits again where it is time. Without a limit this costs nothing."""
+        """Read the limits again where it is time. Without a limit this costs nothing. A limit that is no longer there
+        has changed, and a guess is believed for a time: then one job asks for more again. Which limit is meant now its
+        answer shows: shorter ones may be of other QOS."""
         if self.walltime_s is None:
             return
         age_s = clock.monotonic_s() - self._at_s
         if age_s < (AGAIN_S if self._is_read else GUESSED_S):
             return
-        if not self._is_read:
-            self.walltime_s = None
-            return
-        self._read()
-        if not self._is_read or self.walltime_s == self._asked_s / 2:  # there is none any more
+        known = self._read() if self._is_read else Walltimes()
+        if known is not None and self.walltime_s not in known.values:
             self.walltime_s = None
 
-    def _read(self) -> None:
+    def _read(self) -> Walltimes | None:
+        """The limits now; None = they cannot be read."""
         self._at_s = clock.monotonic_s()
-        known = None
         try:
             words = ["scontrol", "-o", "show", "assoc_mgr", f"users={self._user}", "flags=assoc,qos"]
-            known = read_walltimes(self._budget.check(self._budget.query(words)), self._user)
+            return read_walltimes(self._budget.check(self._budget.query(words)), self._user)
         except SiteError as error:  # not every centre shows them
             _log.info("limits.unread", reason=error.message)
-        found = longest(self._asked_s, self.reason, known)
-        values = () if known is None else (*known.qos, *known.associations)
-        self._is_read = found in values
-        self.walltime_s = found
+            return None

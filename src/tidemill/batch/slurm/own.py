@@ -202,6 +202,7 @@ def accounted(
     wanted = set(names)
     found: dict[str, Status] = {}
     folded: list[tuple[str, str, str, str]] = []
+    started: set[str] = set()
     for line in output.decode(errors="replace").split("\n"):
         row = line.split(FIELD)
         if len(row) != 10:
@@ -219,6 +220,7 @@ def accounted(
             continue
         state, ending = job_state(word)
         if state not in ALLOCATION_FINAL:
+            started.add(name)  # it has run, and its end is not written yet
             continue  # the queue knows better, and it did not know it
         try:
             where = expand(nodes)
@@ -237,7 +239,7 @@ def accounted(
             cores=whole(cores) or 0,
             gpus=_gpus(resources),
         )
-    return _unfolded(folded, wanted) | found
+    return _unfolded(folded, wanted - started) | found
 
 
 def _unfolded(rows: Collection[tuple[str, str, str, str]], wanted: Collection[str]) -> dict[str, Status]:

@@ -182,10 +182,10 @@ def _failure_groups(client: Client, job: JobDetail) -> list[CauseGroup]:
 def standing(job: JobDetail, failures: Iterable[FailureRow]) -> Iterator[FailureRow]:
     """The failures, the newest first, that are why events are not done, or not delivered: of each event its last one.
     Pure."""
+    from tidemill.client.event_states import listed_events
     from tidemill.model.failure import FailureClass
-    from tidemill.model.intervals import IntervalSet
 
-    done, seen = IntervalSet.parse(job.done), set[int]()
+    done, seen = listed_events(job.done), set[int]()
     for each in failures:
         if each.event is None:
             if each.evidence.failure is not FailureClass.STAGE_OUT or job.kept is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidemill.wire.api import JobRow
 
 LIMIT = 50
-READ_MAX = 1_000  #: jobs that are read for LIMIT lines, where lines fold
+READ_MAX = 1_000  #: jobs that are read for LIMIT lines, where lines fold, or are a part of what is read
 
 
 def define(parser: Parser) -> None:
@@ -59,7 +59,8 @@ def run(args: Namespace) -> int:
         raise ConfigError(f"`{args.state}` is not a state of a job", hint=did_you_mean(state, states))
     client = client_of(args)
     is_folding = not (args.all or args.json or args.name)
-    limit = max(args.limit, READ_MAX) if is_folding else args.limit
+    is_split = state in (Phase.ASSIGNED, JobState.RUNNING)  # of which the server makes no difference
+    limit = max(args.limit, READ_MAX) if is_folding or is_split else args.limit
     rows = list(
         client.jobs(
             limit=limit,
@@ -72,10 +73,10 @@ def run(args: Namespace) -> int:
         )
     )
     is_full = len(rows) == limit
-    if state in (Phase.ASSIGNED, JobState.RUNNING):
+    if is_split:
         rows = [row for row in rows if (row.phase == Phase.ASSIGNED) == (state == Phase.ASSIGNED)]
     if args.json:
-        show_json(rows)
+        show_json(rows[: args.limit])
         return 0
     if not rows and args.archived:
         say("no such jobs in the archive")

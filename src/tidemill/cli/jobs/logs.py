@@ -121,10 +121,10 @@ def check_event(detail: JobDetail, event: int | None) -> None:
 
 def _failed_try(detail: JobDetail, event: int | None) -> Evidence | None:
     """The newest failure of an event that is done since, with what it printed to stderr; None if there is none."""
-    from tidemill.model.intervals import IntervalSet
+    from tidemill.client.event_states import listed_events
 
     wanted = 0 if event is None and detail.row.events == 1 else event
-    if wanted is None or wanted not in IntervalSet.parse(detail.done):
+    if wanted is None or wanted not in listed_events(detail.done):
         return None
     evidence = [each.evidence for each in detail.failures if each.event == wanted]
     return next((each for each in evidence if each.stderr_tail.strip()), None)

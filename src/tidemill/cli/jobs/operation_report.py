@@ -146,7 +146,7 @@ def _write_core_hours(args: Namespace, used: CoreHoursReport) -> None:
     if args.csv is not None:
         write_tables(args.csv, sheets(used))
     if args.json:
-        show_json({"core_hours": used})
+        show_json(_as_json(sheets(used), used))
     elif args.csv is None:
         print_core_hours(used)
     say(f"months, failures and figures are not shown: they need pyarrow; {install_hint('archive')}")
@@ -157,6 +157,15 @@ def write_tables(directory: Path, found: Sequence[Sheet]) -> None:
     from tidemill.report.operation.sheet import write_csv
 
     say(f"wrote {counted_text(len(write_csv(directory, found)), 'file')} into `{directory}`")
+
+
+def _as_json(found: Sequence[Sheet], used: CoreHoursReport | None) -> dict[str, object]:
+    """The rows of each table, and core-hours as the server's report has them: the same with pyarrow and without."""
+    tables: dict[str, object] = {
+        each.name: [dict(zip([c.name for c in each.columns], row, strict=True)) for row in each.rows]
+        for each in found
+    }
+    return tables if used is None else {"core_hours": used, **tables}
 
 
 def has_pyarrow() -> bool:
@@ -217,10 +226,7 @@ def _write(args: Namespace, operation: OperationReport, used: CoreHoursReport | 
     if args.parquet is not None:
         say(f"wrote {counted_text(len(write_parquet(args.parquet, sheets)), 'file')} into `{args.parquet}`")
     if args.json:
-        show_json({
-            each.name: [dict(zip([c.name for c in each.columns], row,
-            strict=True)) for row in each.rows] for each in sheets
-        })  # fmt: skip
+        show_json(_as_json(sheets, used))
     elif args.html is None and args.csv is None and args.parquet is None:
         if used is not None:
             print_core_hours(used)

@@ -187,11 +187,12 @@ def _print_as_command(client: Client, detail: JobDetail, outputs: list[JobOutput
 
 def _tell_left(client: Client, detail: JobDetail) -> None:
     """Report files that the first event left in its work directory and no output names, from its log."""
-    from tidemill.model.intervals import IntervalSet
+    from tidemill.client.event_states import listed_events
 
-    if detail.spec.app is not None:
+    done = listed_events(detail.done)
+    if detail.spec.app is not None or not done:
         return
-    event = next(iter(IntervalSet.parse(detail.done)))[0]
+    event = next(iter(done))[0]
     log = client.log(detail.row.id, event=event, timeout_s=LOG_S)
     for line in log.stderr.splitlines():
         if line.startswith(LEFT):

@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
     if args.json:
         show_json(found)
         return 0
-    delayed = [each for each in found.jobs if each.evidence or args.job is not None]
+    delayed = [each for each in found.jobs if each.evidence or each.share_s > 0 or args.job is not None]
     if delayed:
         show_table(
             ["JOB", "USER", "NODES", "SUBMITTED", "WAITED", "TIDEMILL", "FROM", "TO", "STATE"],

@@ -69,7 +69,9 @@ def status(args: Namespace) -> int:
     denied = denied_lines(directory)
     samples, known = (
         read_metrics(directory / "metrics.prom"),
-        last_known(directory, is_stopped=stopped is not None),
+        last_known(
+            directory, is_stopped=stopped is not None, is_served=owner is not None and not owner["ended"]
+        ),
     )
     if args.json:
         show_json(
@@ -137,24 +139,26 @@ def _show_applications(applications: Applications) -> None:
 
 class LastKnown(NamedTuple):
     """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
-    agent that did not write them), and whether the site is stopped since."""
+    agent that did not write them), and whether the site is stopped since; whether an agent serves it now."""
 
     plans: Sequence[PlanMade] = ()
     awaits: AwaitedNodes | None = None
     is_stopped: bool = False
+    is_served: bool = True
 
 
 NOTHING_KNOWN = LastKnown()
 
 
-def last_known(directory: Path, *, is_stopped: bool) -> LastKnown:
-    """The plans and figures of the last poll; of an agent of an older version the plans that it recorded last."""
+def last_known(directory: Path, *, is_stopped: bool, is_served: bool = True) -> LastKnown:
+    """The plans and figures of the last poll; of a site that polls no machine, and of an agent of an older version, the
+    plans that it recorded last."""
     from tidemill.site.nodes.plan_log import read_last_poll
 
     polled = read_last_poll(directory)
     if polled is None:
-        return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped)
-    return LastKnown(polled.pools, polled.awaits, is_stopped)
+        return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped, is_served=is_served)
+    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served)
 
 
 def _figures(
@@ -385,7 +389,7 @@ def metrics_lines(samples: Samples, waiting: LastKnown = NOTHING_KNOWN) -> list[
         lines.append(("why no more", text))
     harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:
-        text = _harm_text(samples, harm, jobs) if jobs else "no regular job waited because of Tidemill"
+        text = _harm_text(samples, harm, jobs) if jobs else _harmless_text(samples)
         lines.append(("today", text + (", `tidemill site harm` gives details" if jobs else "")))
     return lines
 
@@ -398,6 +402,13 @@ def _harm_text(samples: Samples, harm_s: float, jobs: float) -> str:
         f"{counted_text(round(jobs), 'regular job')} waited {harm_s:.0f} s{bounds} because of Tidemill"
         f"; all regular jobs that started waited {waits:.0f} s"
     )
+
+
+def _harmless_text(samples: Samples) -> str:
+    high_s = _one(samples, "tidemill_harm_today_high_seconds") or 0.0
+    if high_s < 0.5:
+        return "no regular job waited because of Tidemill"
+    return f"no regular job is known to have waited because of Tidemill; at most {high_s:.0f} s in all"
 
 
 def _held_text(pinned: float, idle: float) -> str:
@@ -464,7 +475,22 @@ def why_text(causes: Sequence[str], waiting: LastKnown) -> str:
         text = awaited_text(awaits, now_us)
         more = hindrances_text(awaits.hindrances) if awaits.asked_us else ""
         return f"{text}; {more}" if more else text
-    return "; ".join(_cause_text(cause, waiting.plans) for cause in causes)
+    if not waiting.is_served:  # metrics are of the agent's last seconds, and no agent asks for anything now
+        return ""
+    return "; ".join(_cause_text(cause, waiting.plans) for cause in causes_now(causes, waiting.plans))
+
+
+def causes_now(causes: Sequence[str], plans: Sequence[PlanMade]) -> list[str]:
+    """The causes of metrics, which are some seconds old, but for those that plans name: plans are recorded when that
+    changes."""
+    from tidemill.harvest.plan.waves import Binding
+    from tidemill.site.nodes import planning
+
+    if not plans:
+        return list(causes)
+    of_plans = {*(binding.value for binding in Binding), planning.FAILED_STARTS, planning.WITHDRAWN}
+    named = [plan.waits_for for plan in plans if plan.waits_for]
+    return list(dict.fromkeys([*named, *(cause for cause in causes if cause not in of_plans)]))
 
 
 def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:

@@ -5,6 +5,9 @@ are not free yet. Tidemill causes the wait of such a job from that decision unti
 free, it has started, or it could not start even without Tidemill. If it then waits on although nodes are free, it waits
 for the scheduler's cycle, as it would have without Tidemill.
 
+A job may come, wait and start between two polls. If it started on nodes that Tidemill held at the earlier one, or has
+held since, Tidemill caused its wait until these were released.
+
 Submission and start are the batch system's own times. What happened between two polls has an interval: it began at the
 earlier poll at the earliest (or at the submission) and at the later one at the latest; estimates use its middle. So
 the lower bound of a part counts what polls saw, the upper bound all that they cannot exclude, and no part is more than
@@ -16,7 +19,7 @@ Deterministic: reads no clock and no file.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -25,7 +28,7 @@ import msgspec
 from tidemill.harvest.account.records import AnyRecord, PlanMade, RegularStarted, file_name
 from tidemill.harvest.plan.situation import Decision, Situation
 from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength, length_class, size_class
-from tidemill.model.machine import Queued, Running, Snapshot
+from tidemill.model.machine import NodeState, Queued, Running, Snapshot
 
 PLANS_MAX = 20
 """Plans kept as evidence for one job: the first ones."""
@@ -40,6 +43,7 @@ LATENCIES_KEPT, LATENCIES_MIN = 100, 5
 GAP_POLLS = 4
 """A job that no agent saw for longer than that, while none ran, is not said to have waited for Tidemill meanwhile."""
 
+
 DAYS_MAX = 3
 """Days of totals that are kept: today's are shown, and clocks may differ about midnight."""
 
@@ -50,6 +54,17 @@ class Yielded(msgspec.Struct, frozen=True):
     plan: str
     situation: Situation
     decision: Decision
+
+
+class OwnNodes(NamedTuple):
+    """Nodes, by name, of allocations of Tidemill that yield. `held`: one runs there; `released`: when the last one on a
+    node ended, of those that ended since the last poll at least."""
+
+    held: frozenset[str] = frozenset()
+    released: Mapping[str, float] = {}
+
+
+NO_NODES = OwnNodes()
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +167,8 @@ class Tracker:
             0.0  #: Tidemill's part of the waits of regular jobs that started since this tracker began
         )
         self._classes: dict[str, dict[SizeAndLength, ClassTotals]] = {}
+        self._held: frozenset[str] = frozenset()  #: Tidemill's nodes at the last poll
+        self._open: frozenset[str] = frozenset()  #: nodes that took jobs then
         self._undelayed: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._latency_s: float | None = None  #: None = to be computed again
 
@@ -168,10 +185,11 @@ class Tracker:
                     _add(found.plans, record.plan)
             elif isinstance(record, RegularStarted):
                 self._watched.pop(record.id, None)
-                self._learn(record)
                 self._count(record)
 
-    def look(self, snapshot: Snapshot, yields: Sequence[Yielded]) -> list[RegularStarted]:
+    def look(
+        self, snapshot: Snapshot, yields: Sequence[Yielded], nodes: OwnNodes = NO_NODES
+    ) -> list[RegularStarted]:
         """Process one poll and the decisions made from it; return records of regular jobs started since the last poll.
 
         A snapshot in which regular jobs are hidden yields no records.
@@ -181,8 +199,14 @@ class Tracker:
         if self._looked_s is None:
             self._resume(snapshot.at_s)
         others = [job for job in snapshot.running if not job.ours]
-        started = self._started(snapshot, others)
+        started = self._started(snapshot, others, nodes.released)
         self._running = {job.id for job in others}
+        self._held = nodes.held
+        self._open = frozenset(
+            node.name
+            for node in snapshot.nodes
+            if node.state in (NodeState.IDLE, NodeState.SHARED) and node.name not in self._held
+        )
         waiting = {job.id: job for job in snapshot.queued if not job.ours} if self._is_needed(yields) else {}
         started += self._left(snapshot, waiting)
         self._note(yields, waiting, snapshot.at_s)
@@ -190,7 +214,6 @@ class Tracker:
             del self._watched[next(iter(self._watched))]
         self._looked_s = snapshot.at_s
         for record in started:
-            self._learn(record)
             self._count(record)
             self._seen_s += record.share_s
         return started
@@ -234,7 +257,9 @@ class Tracker:
             if now_s - watched.seen_s > GAP_POLLS * self._poll_s:
                 watched.free = Moment(watched.seen_s, watched.seen_s, now_s)
 
-    def _started(self, snapshot: Snapshot, others: Iterable[Running]) -> list[RegularStarted]:
+    def _started(
+        self, snapshot: Snapshot, others: Iterable[Running], released: Mapping[str, float]
+    ) -> list[RegularStarted]:
         records = []
         cores = sum(node.cores for node in snapshot.nodes)
         for job in others:
@@ -254,6 +279,11 @@ class Tracker:
                 part = watched.part(job.started_s, latency_s=self.latency_s)
                 begin_s = watched.since.earliest if submitted_s is None else submitted_s
                 part = part.within(job.started_s - begin_s)
+            elif (unseen := self._unseen(job, released)) is not None:
+                part = unseen
+                could_start_s = self._begun_s(job) if part.likely else None
+            else:
+                self._learn(job, uncertainty_s)
             records.append(
                 RegularStarted(
                     at_s=snapshot.at_s,
@@ -309,8 +339,9 @@ class Tracker:
 
     def _note(self, yields: Sequence[Yielded], waiting: dict[str, Queued], now_s: float) -> None:
         """Record when jobs could first start, and since when Tidemill no longer delays them: once a pool's idle nodes
-        suffice, or no decision yields to the job (it is held, the scheduler would not start it even without Tidemill,
-        or others have taken the nodes). The delay continues if Tidemill blocks the job again."""
+        suffice for the job and those before it, or no decision yields to the job (it is held, the scheduler would not
+        start it even without Tidemill, or others have taken the nodes). The delay continues if Tidemill blocks the job
+        again."""
         free: set[str] = set()
         for each in yields:
             for name in each.decision.yields_to:
@@ -323,11 +354,7 @@ class Tracker:
                 watched.user, watched.width, watched.submitted_s = job.user, job.width, job.submitted_s
                 watched.limit_s, watched.cores = job.walltime_s, 0 if job.whole else job.cores
                 _add(watched.plans, each.plan)
-            idle, blocked = each.situation.idle, set(each.decision.yields_to)
-            if self._watched:
-                free.update(
-                    job.id for job in each.situation.queue if job.width <= idle and job.id not in blocked
-                )
+            free.update(_ready(each, waiting))
         blocked = {name for each in yields for name in each.decision.yields_to}
         before_s = now_s if self._looked_s is None else self._looked_s
         for name, watched in self._watched.items():
@@ -347,12 +374,41 @@ class Tracker:
             return _Watched(Moment(begin_s, begin_s, now_s), now_s - begin_s, [], now_s)
         return _Watched(between(before_s, now_s), now_s - before_s, [], now_s)
 
-    def _learn(self, record: RegularStarted) -> None:
-        """Take the wait of a job that nothing delayed as the scheduler's own."""
-        if record.could_start_s is not None or record.started_s is None or record.submitted_s is None:
+    def _begun_s(self, job: Running) -> float:
+        """Since when a job has waited, at most since the last poll."""
+        looked_s = self._looked_s or 0.0
+        return looked_s if job.submitted_s is None else max(looked_s, job.submitted_s)
+
+    def _unseen(self, job: Running, released: Mapping[str, float]) -> WaitPart | None:
+        """Tidemill's part of the wait of a job that no poll saw wait for it; None where it has none: none of its nodes
+        was Tidemill's. One that waited at the last poll already could not start then without Tidemill either: what it
+        waited since is the upper bound."""
+        looked_s = self._looked_s
+        if looked_s is None:
+            return None
+        ends_s = {name: end_s for name in job.nodes if (end_s := released.get(name, 0.0)) >= looked_s}
+        mine = [name for name in job.nodes if name in self._held or name in ends_s]
+        begun_s = self._begun_s(job)
+        wait_s = max(0.0, job.started_s - begun_s)
+        if not mine:
+            return None
+        if job.submitted_s is None or job.submitted_s <= looked_s:
+            return WaitPart(0.0, 0.0, wait_s)
+        if len(ends_s) == len(mine) and (last_s := max(ends_s.values())) < job.started_s:
+            likely_s = last_s - begun_s
+        else:  # until it started, but for what the scheduler takes
+            likely_s = wait_s / 2 if self.latency_s is None else wait_s - self.latency_s
+        if any(name not in self._open and name not in mine for name in job.nodes):
+            likely_s /= 2  # it waited for nodes of others, too, and which it waited for longer is not known
+        return WaitPart(0.0, max(0.0, likely_s), wait_s).within(wait_s)
+
+    def _learn(self, job: Running, interval_s: float) -> None:
+        """Take the wait of a job on nodes that were free at the last poll as the scheduler's own, unless it is long:
+        in a long pause between polls another job may have had these nodes."""
+        if job.submitted_s is None:
             return
-        wait_s = record.started_s - record.submitted_s
-        if 0 <= wait_s <= record.uncertainty_s:
+        wait_s = job.started_s - job.submitted_s
+        if 0 <= wait_s <= min(interval_s, self._poll_s) and self._open.issuperset(job.nodes):
             self._undelayed.append(wait_s)
             self._latency_s = None
 
@@ -366,6 +422,23 @@ class Tracker:
             oldest = min(self._days)
             del self._days[oldest]
             self._classes.pop(oldest, None)
+
+
+def _ready(yielded: Yielded, waiting: Mapping[str, Queued]) -> list[str]:
+    """The jobs that idle nodes of this pool are enough for, after those before them. One that needs nodes of several
+    pools has all that each can give (`harvest.machine.charges`): of such a part it is not ready."""
+    ready = set(yielded.decision.ready)
+    if not ready:
+        return []
+    situation = yielded.situation
+    most = situation.idle + situation.ending
+    most += sum(each.width * each.count for each in situation.holdings if not each.waiting)
+    return [
+        job.id
+        for job in situation.queue
+        if job.id in ready
+        and (job.width < most or job.id not in waiting or job.width >= waiting[job.id].width)
+    ]
 
 
 def add(totals: Totals, record: RegularStarted) -> Totals:

@@ -50,7 +50,7 @@ SENTENCES: dict[Binding, str] = {
     Binding.BACKLOG: "there is no work for more nodes",
     Binding.SHORT: "the work that is left takes less than half a minute of one more node, by what events took so far",
     Binding.LEARNING: "the first events run on one node or a few, to learn how long an event takes",
-    Binding.NODES: "the limit of nodes is reached (`nodes_max`)",
+    Binding.NODES: "the site holds, or has asked for, as many nodes as it may (`nodes_max`)",
     Binding.ALLOCATIONS: "the limit of allocations is reached",
     Binding.WIDTH: "fewer nodes are idle than an allocation must have (`width`)",
     Binding.WAITING: "enough allocations of Tidemill wait in the queue for the idle nodes",

@@ -38,6 +38,7 @@ from tidemill.server.database.unit_of_work import UnitOfWork, add
 from tidemill.server.hospital import records
 from tidemill.wire.activity import ActivityReport, RanReport
 from tidemill.wire.api import (
+    ARRIVED_TEXT_MAX,
     AllocationReport,
     ArrivedReport,
     DeliveredReport,
@@ -54,7 +55,6 @@ from tidemill.wire.api import (
 
 REFUSALS_MAX = 3
 EVENTS_TEXT_MAX = 1_000  #: characters of a delivered file's events; a longer list stands in its manifest only
-ARRIVED_TEXT_MAX = 100_000  #: the same while the job goes on: how much has arrived is known from it alone
 ARRIVED_MAX = 100  #: outputs of a job of which files have arrived
 
 NODES_MAX = 10**9  #: nodes of an allocation, and cores of a node: more is nonsense, and sums of it overflow
@@ -401,10 +401,18 @@ def _rows(
             clean(each.url, 10_000),
             each.size_bytes,
             clean(each.sha256),
-            clean(each.events, events_max) if len(each.events) <= events_max else "",
+            _listed(job, each.events) if len(each.events) <= events_max else "",
         )
         for number, each in enumerate(outputs, first)
     ]
+
+
+def _listed(job: StoredJob, events: str) -> str:
+    """The events of an output as its site names them, without what the job does not have; empty = it names none."""
+    try:
+        return str(IntervalSet(IntervalSet.parse(events).within(0, job.events)))
+    except ValueError:
+        return ""
 
 
 def _arrived(work: UnitOfWork, site: Site, report: ArrivedReport) -> None:

@@ -171,6 +171,13 @@ class Deliveries:
         """What threads deliver now; `step` takes each that is done."""
         return [each.future for each in self._tries.values() if each.future is not None]
 
+    @property
+    def written(self) -> set[int]:
+        """Jobs whose files a thread writes now, also where that was called off."""
+        return {
+            job for job, each in self._tries.items() if each.future is not None and not each.future.done()
+        }
+
     def standing(self) -> list[tuple[int, int, bool]]:
         """Jobs whose outputs are to be delivered, how often that has failed, and whether they are on their way."""
         return [

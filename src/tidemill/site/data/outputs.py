@@ -67,7 +67,7 @@ from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
 from tidemill.transfer.file import local_path
-from tidemill.wire.api import OutputRow
+from tidemill.wire.api import ARRIVED_TEXT_MAX, OutputRow
 from tidemill.wire.node import OutputRef
 
 COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
@@ -188,16 +188,17 @@ class Deliverer:
         listings = _Listings(delivery)
         for output in outputs:
             folder = Path(os.path.realpath(self._folder(delivery, output)))
-            known = listings.of(folder).parts(output.name)
-            files = {events: file for events, file in known.items() if file.delivery == ARRIVED}
+            files = listings.of(folder).arrived(output.name, delivery.spec.events)
+            members = [each.members[0] for each in files]
+            events = str(IntervalSet((each.first, each.first + each.count) for each in members))
             if files:
                 rows.append(
                     OutputRow(
                         name=output.name,
                         url=folder.as_uri() + "/",
-                        size_bytes=sum(each.size_bytes for each in files.values()),
+                        size_bytes=min(sum(each.size_bytes for each in files), self._bytes_max),
                         sha256="",
-                        events=str(IntervalSet((first, first + count) for first, count in files)),
+                        events=events if len(events) <= ARRIVED_TEXT_MAX else "",
                     )
                 )
         return rows

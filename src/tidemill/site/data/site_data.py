@@ -57,7 +57,7 @@ class SiteData:
     def step(self) -> bool:
         """Start and finish deliveries and fetches of logs that are due; whether anything changed."""
         changed = self._logs.step()
-        changed |= self.arrivals.step()
+        changed |= self.arrivals.step(self.deliveries.written)
         return self.deliveries.step() or changed
 
     def clean(self) -> list[int]:

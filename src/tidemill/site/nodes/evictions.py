@@ -145,7 +145,7 @@ def hopeless(
         found.append(Eviction(names=[each.name], why=why, is_failure=not has_failed))
         has_failed = True
     for reason, names in over.items():
-        why = f"a limit has changed, and they can never start ({reason}): they are asked for again within the new limit"
+        why = f"a limit has changed, and they can never start ({reason}): what is asked for from now on keeps it"
         found.append(Eviction(names=names, why=why, limit=reason))
     return found
 

@@ -16,7 +16,7 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, BatchSystem
 from tidemill.errors import SiteError
 from tidemill.harvest.account import records as r
-from tidemill.harvest.account.harm import Tracker, Yielded
+from tidemill.harvest.account.harm import OwnNodes, Tracker, Yielded
 from tidemill.harvest.machine.quarantine import QuarantineVerdict
 from tidemill.harvest.plan import phase
 from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s
@@ -449,6 +449,7 @@ class Harvesting:
         if stop is not None:  # does not wait for the next poll
             self.causes = [planning.STOPPED]
             self._is_stopped = True
+            self._watch_jobs()
             return self._retreat(stop)
         if self._is_stopped:  # people who resume a site watch it, as those do who submit
             self._is_stopped, self._has_new_work = False, True
@@ -614,7 +615,7 @@ class Harvesting:
             elif plan.submit:  # the server has work, and none of it is here yet: when it comes it is new
                 self._wanted = False
         if self.machine.snapshot is not None:
-            records += self.harm.look(self.machine.snapshot, yielded)
+            records += self.harm.look(self.machine.snapshot, yielded, self._own_nodes())
         leave = self.machine.leaving(self._log.pool.state)
         if cancel or ends_s or leave:
             ends_us = {each: int(end_s * 1e6) for each, end_s in ends_s.items()}
@@ -633,6 +634,18 @@ class Harvesting:
         )
         self._take()
         return True
+
+    def _watch_jobs(self) -> None:
+        """Record regular jobs that start while the site is stopped, once it holds no nodes: none waits for it."""
+        if self._is_fresh and not self._holds and self.machine.snapshot is not None:
+            self._is_fresh = False
+            self._plan_log.append(self.harm.look(self.machine.snapshot, [], self._own_nodes()))
+
+    def _own_nodes(self) -> OwnNodes:
+        """The nodes of allocations that yield: where they queue like any user's, they keep no one waiting."""
+        if self._policy is not Policy.YIELD:
+            return OwnNodes()
+        return planning.own_nodes(self._log.pool.state.allocations.values())
 
     def _canceled_again(self, cancel: Sequence[str]) -> list[str]:
         """Whom to cancel once more beside `cancel`. Their order is noted already, and its time counts."""

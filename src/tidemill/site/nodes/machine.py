@@ -20,6 +20,7 @@ from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, bal
 from tidemill.harvest.machine.counting import count_nodes, held_nodes
 from tidemill.harvest.machine.foresight import foreseen
 from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.neighbours import also_waiting
 from tidemill.harvest.machine.placement import layout_of
 from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.machine.windows import partitions
@@ -29,6 +30,7 @@ from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits
 from tidemill.log import Log
 from tidemill.model.devices import GPU
+from tidemill.model.figures.awaited import NodeCounts
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
 from tidemill.model.quantities import duration_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -172,6 +174,7 @@ class SiteMachine:
             pools = [self._with_headroom(pool) for pool in pools]
             self.headroom = sum(pool.situation.headroom for pool in pools)
         decided = decide_each(pools, lambda situation: decide(situation, policy))
+        also = also_waiting(decided, snapshot.queued, lambda situation: decide(situation, policy))
         self.size = planning.size_of(work, limits, [decision for _, decision in decided])
         if policy is Policy.YIELD:
             running = {job.id: job for job in snapshot.running if not job.ours}
@@ -181,18 +184,17 @@ class SiteMachine:
         by_name, ours = {node.name: node for node in self.snapshot.nodes}, held_nodes(self.snapshot)
         for layout, (pool, decision) in zip(layouts, decided, strict=True):
             ready += decision.ready
-            groups = [
-                HoldingGroup(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings
-            ]
             shape = self._shape_of(pool, gpu_nodes=gpu_nodes, single=len(pools) == 1)
             choice = PlacedDecision(decision=decision, layout=layout)
-            plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
-            plan = self._with_limit(plan)
-            asked = sum(nodes * count for nodes, count, _ in plan.submit)
+            plan = self._named(pool, shape, choice, starts_wait=wait)
             if pool.has_gpus:
-                plan = displaced(plan, pool, gpu_nodes - asked)
+                asked = sum(nodes * count for nodes, count, _ in plan.submit)
+                if limits.starts_left > 0 and not pool.situation.limits.closed_by:
+                    plan = displaced(plan, pool, gpu_nodes - asked - pool.situation.ending)
                 gpu_nodes = max(0, gpu_nodes - asked)
-            decision = planning.for_others(plan.decision, self.snapshot)
+            told = plan.decision
+            told = msgspec.structs.replace(told, yields_to=[*told.yields_to, *also.get(pool.name, ())])
+            decision = planning.for_others(told, self.snapshot)
             mine = (by_name[name] for name in pool.nodes if name in by_name)
             counts = count_nodes(mine, ours, idle_max=pool.situation.idle)
             plans.append(msgspec.structs.replace(plan, decision=decision, nodes=counts))
@@ -200,6 +202,13 @@ class SiteMachine:
         for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
+
+    def _named(self, pool: Pool, shape: Shape, choice: PlacedDecision, *, starts_wait: str) -> Named:
+        """A decision with names for its counts."""
+        situation = pool.situation
+        groups = [HoldingGroup(holding=each, names=pool.names[each.key]) for each in situation.holdings]
+        plan = with_names(shape, situation, choice=choice, groups=groups, starts_wait=starts_wait)
+        return self._with_limit(plan)
 
     def has_grown(self, demand: Demand, *, held: int) -> bool:
         """Whether idle nodes should be asked for before the next regular poll. `held`: nodes that are held."""
@@ -268,7 +277,7 @@ class SiteMachine:
         """What allocations for payloads that span nodes may be."""
         return WideBounds(
             nodes_max=self.wide_nodes_max,
-            walltime_max_s=min(self._config.walltime_s, self._own_limit_s),
+            walltime_max_s=min(self._config.walltime_s, self._longest_s),
             starts=planning.starts_left(starts, self._config, nodes=self.nodes, policy=Policy.DEMAND),
             node_s_left=self.ledger.node_s_left,
         )
@@ -305,9 +314,11 @@ class SiteMachine:
         groups = planning.group_by_start(living)
         situation = planning.local_situation(self._config, demand, nodes=nodes, groups=groups, starts=starts)
         decision = decide(situation, Policy.DEMAND)
-        return with_names(
+        plan = with_names(
             shape, situation, choice=PlacedDecision(decision=decision), groups=groups, starts_wait=wait
         )
+        ours = min(nodes, sum(a.nodes for a in living if a.state is AllocationState.ACTIVE))
+        return msgspec.structs.replace(plan, nodes=NodeCounts(nodes=nodes, idle=nodes - ours, ours=ours))
 
     def _balance(self, state: SiteState, living: Sequence[Allocation]) -> Ledger:
         """The grants now, with what is in flight and committed."""
@@ -385,19 +396,24 @@ class SiteMachine:
         why = f"{plan.decision.why}; asked for at most {longest} each, since a limit has changed ({reason})"
         return msgspec.structs.replace(plan, decision=msgspec.structs.replace(plan.decision, why=why))
 
+    @property
+    def _longest_s(self) -> float:
+        """The longest walltime that the batch system allows by now, in one of the site's partitions at least."""
+        limits = [] if self.snapshot is None else partitions(self.snapshot, self._config.cluster.partition)
+        longest_s = max(
+            (math.inf if p.walltime_max_s is None else p.walltime_max_s for p in limits), default=math.inf
+        )
+        return min(self._own_limit_s, longest_s)
+
     def is_over_limit(self, allocation: Allocation) -> bool:
-        """Whether it asked for more time, or for another number of nodes, than the batch system allows by now: what is
-        asked for next keeps the limits."""
+        """Whether it asked for more time, or for fewer nodes, than the batch system allows by now: what is asked for
+        next differs, since each plan keeps these limits. It could not keep a lower limit of nodes."""
         if self.snapshot is None:
             return False
         chosen = partitions(self.snapshot, self._config.cluster.partition)
-        longest_s = [each.walltime_max_s for each in chosen if each.walltime_max_s is not None]
-        widest = [each.width_max for each in chosen if each.width_max is not None]
-        return (
-            allocation.walltime_s > min([self._own_limit_s, *longest_s])
-            or allocation.nodes > min(widest, default=allocation.nodes)
-            or allocation.nodes < max((each.width_min for each in chosen), default=1)
-        )
+        narrowest = min((each.width_min for each in chosen), default=1)
+        is_wide = not allocation.pool  # its payload needs exactly these nodes
+        return allocation.walltime_s > self._longest_s or (allocation.nodes < narrowest and not is_wide)
 
     def _held(self, living: Sequence[Allocation], demand: Demand) -> list[Held]:
         now_us = clock.now_us()

@@ -15,6 +15,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
+from tidemill.harvest.account.harm import OwnNodes
 from tidemill.harvest.machine.counting import with_away
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.plan.sentences import merged_hindrances
@@ -29,7 +30,7 @@ from tidemill.harvest.plan.situation import (
 from tidemill.harvest.plan.waves import Binding, nodes_for
 from tidemill.model.figures.awaited import HINDRANCES_MAX, Hindrance
 from tidemill.model.machine import Node, NodeState, Snapshot
-from tidemill.model.state import AllocationState
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import GpuUse
 from tidemill.site.nodes.selection import HoldingGroup, Named, Shape
@@ -412,6 +413,20 @@ def just_ended(before: Snapshot | None, now: Snapshot) -> dict[str, tuple[str, .
         return {}
     here = {job.name for job in now.running if job.ours}
     return {job.name: job.nodes for job in before.running if job.ours and job.name not in here}
+
+
+def own_nodes(allocations: Iterable[Allocation]) -> OwnNodes:
+    """The nodes of allocations that yield: those of pools, not those for payloads that span nodes."""
+    held: set[str] = set()
+    released: dict[str, float] = {}
+    for each in allocations:
+        if not each.pool:
+            continue
+        if each.state is AllocationState.ACTIVE:
+            held.update(each.hosts)
+        elif each.state in ALLOCATION_FINAL and each.ended_us:
+            released |= {host: max(released.get(host, 0.0), each.ended_us / 1e6) for host in each.hosts}
+    return OwnNodes(frozenset(held), released)
 
 
 def without_dying(

@@ -85,7 +85,7 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
         == "no node is wholly idle; starts have failed, and the next is tried after a pause; new"
     )
     told = plan(100, waits_for="3 did not start; the next try at 20:41")
-    at_length = dict(metrics_lines(read_metrics(path), LastKnown([plan(99), told])))
+    at_length = dict(metrics_lines(read_metrics(path), LastKnown([plan(99, waits_for="idle"), told])))
     assert at_length["why no more"] == "no node is wholly idle; 3 did not start; the next try at 20:41; new"
     stopped = dict(metrics_lines(read_metrics(path), LastKnown([told], is_stopped=True)))
     assert stopped["why no more"] == "the site is stopped", "the metrics are older"
@@ -94,6 +94,18 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     assert lines["today"].startswith("2 regular jobs waited 42 s because of Tidemill")
     assert read_metrics(tmp_path / "none") == {}
     assert metrics_lines({}) == []
+
+
+def test_of_a_site_that_polls_no_machine_the_plans_say_what_holds_back_more() -> None:
+    """Before, `the limit of nodes is reached` stood there with 0 nodes in use: metrics are some seconds old, and those
+    of an agent that has ended are older."""
+    causes: Samples = {"tidemill_waits_for": [({"cause": "nodes"}, 1.0), ({"cause": "wide"}, 1.0)]}
+    over = LastKnown([plan(100, pool="local", waits_for="backlog")])
+    assert dict(metrics_lines(causes, over))["why no more"] == (
+        "there is no work for more nodes; a job that spans nodes waits for them"
+    )
+    ended = msgspec.structs.replace(plan(100, waits_for="nodes"), pool="local")
+    assert "why no more" not in dict(metrics_lines(causes, LastKnown([ended], is_served=False)))
 
 
 def test_the_newest_plan_of_each_pool_is_told_whatever_else_the_file_holds(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import cast
 
@@ -163,6 +166,50 @@ def test_a_manifest_that_was_tampered_with_removes_nothing_elsewhere(place: Plac
     assert victim.read_text() == lines(1)
 
 
+def _forge(place: Place, **fields: object) -> None:
+    """What others who may write into the directory can make of the manifest: these fields, or those of its files."""
+    path = folder(place) / "manifest-7.json"
+    found = json.loads(path.read_bytes())
+    for each in (found, *found["files"], *(one for file in found["files"] for one in file["members"])):
+        each.update((key, value) for key, value in fields.items() if key in each)
+    path.write_text(json.dumps(found))
+
+
+def test_a_manifest_with_nonsense_in_it_is_foreign_and_stops_no_later_delivery(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    place.deliverer.deliver(delivery(place, parts[:1]))
+    _forge(place, done="all of them")
+    (row,) = place.deliverer.deliver(delivery(place, parts[1:], number=2))
+    assert row.events == "1"
+    assert manifest(place).done == "1"
+
+
+@pytest.mark.parametrize("nonsense", [{"count": 1 << 80}, {"first": -5}, {"size_bytes": -1}])
+def test_what_a_manifest_says_of_parts_that_cannot_be_is_not_reported(
+    place: Place, nonsense: dict[str, object]
+) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts[:1])
+    _forge(place, **nonsense)
+    (row,) = early(place, parts[1:])
+    assert (row.events, row.size_bytes) == ("1", parts[1].outputs[0].length)
+
+
+def test_the_size_that_is_reported_is_one_that_a_site_delivers(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts[:1])
+    _forge(place, size_bytes=1 << 62)
+    (row,) = early(place, parts[1:])
+    assert row.size_bytes == 1 << 30
+
+
+def test_a_pipe_in_the_place_of_a_file_is_foreign_and_holds_nothing_up(place: Place) -> None:
+    folder(place).mkdir(parents=True)
+    os.mkfifo(folder(place) / "hits-0.txt")
+    with pytest.raises(JobError, match="exists already and is not this job's"):
+        early(place, place.parts((0, 1)))
+
+
 def test_a_result_that_was_made_again_replaces_the_one_that_arrived(place: Place) -> None:
     early(place, place.parts((0, 1)))
     data = b"another result\n"
@@ -280,7 +327,7 @@ def test_a_batch_is_bounded_in_event_order_and_leaves_out_what_has_arrived_or_ma
         DoneReport(n=1, lease=1, job=job, first=first, count=2, outputs=True, usage=PayloadUsage())
         for job, first in ((7, 3), (8, 5))
     ]
-    assert _firsts(_job(5, 3, 4), unacknowledged(reports, 7)) == ([5], False)
+    assert _firsts(_job(5, 3, 4), unacknowledged(reports)[7]) == ([5], False)
     many = _job(*range(BATCH_FILES + 5))
     assert _firsts(many) == ([*range(BATCH_FILES)], True)
     assert _firsts(_job(0, 1, 2, length=600 << 20)) == ([0], True)
@@ -339,7 +386,7 @@ class Working:
         deadline = time.monotonic() + 60
         while not is_so():
             assert time.monotonic() < deadline
-            self.arrivals.step()
+            self.arrivals.step(self.deliveries.written)
             self.deliveries.step()
             time.sleep(0.002)
 
@@ -430,10 +477,52 @@ def test_a_place_that_takes_no_file_is_said_and_tried_again(place: Place) -> Non
         (trouble,) = it.deliveries.troubles()
         assert trouble.examples == [7]
         assert "exists already" in trouble.message
+        job = it.log.pool.state.jobs.pop(7)
+        assert it.deliveries.troubles() == [], "of a job that is over"
+        it.log.pool.state.jobs[7] = job
         (folder(place) / "hits-0.txt").unlink()
         it.until(lambda: it.reports)
         assert it.deliveries.troubles() == []
     finally:
+        it.close()
+
+
+def test_a_job_that_leaves_and_comes_back_while_its_files_arrive_has_files_that_arrive(place: Place) -> None:
+    it = Working(place)
+    try:
+        parts = place.parts((0, 1))
+        it.add(*parts)
+        it.until(lambda: it.arrivals.under_way)
+        wait(it.arrivals.under_way)
+        del it.log.pool.state.jobs[7]
+        it.until(lambda: not it.arrivals.under_way)
+        it.add(*parts)
+        it.until(lambda: it.reports)
+    finally:
+        it.close()
+
+
+def test_no_file_arrives_while_a_delivery_that_was_called_off_still_writes(place: Place) -> None:
+    it, goes_on = Working(place), threading.Event()
+    try:
+        for _ in range(DELIVERY_THREADS):
+            it.pools.deliveries.submit(goes_on.wait)
+        job = it.add()
+        it.finish(job, *place.parts((0, 1)))
+        it.log.pool.state.deliveries[7] = "0"
+        it.deliveries.step()
+        assert it.deliveries.written == {7}
+        del it.log.pool.state.deliveries[7]
+        it.deliveries.step()
+        assert it.deliveries.written == {7}, "its thread does not know yet"
+        time.sleep(0.1)
+        it.arrivals.step(it.deliveries.written)
+        assert not it.arrivals.under_way
+        goes_on.set()
+        it.until(lambda: it.reports)
+        assert not it.deliveries.written
+    finally:
+        goes_on.set()
         it.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tidemill import clock
@@ -22,16 +23,17 @@ from tidemill.batch.contract import (
     Status,
 )
 from tidemill.config.site import Cluster, SiteConfig
+from tidemill.harvest.account.harm import Yielded
 from tidemill.harvest.plan.pace import LEFT_S, POLL_CALLS
-from tidemill.harvest.plan.situation import STARTS_PER_HOUR_MIN
-from tidemill.model.machine import JobCounts, Node, NodeState, Snapshot
+from tidemill.harvest.plan.situation import STARTS_PER_HOUR_MIN, Decision
+from tidemill.model.machine import JobCounts, Node, NodeState, Queued, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.agent import Agent
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.nodes.machine import SiteMachine
-from tidemill.site.nodes.planning import POLL_S
+from tidemill.site.nodes.planning import POLL_S, Starts, local_situation
 from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import claim
 from tidemill.site.state.served_site import serve
@@ -55,6 +57,7 @@ class TwoNodes:
         self.has_ended = False
         self.node_state = NodeState.ENDING
         self.polls: list[float] = []
+        self.jobs: tuple[Queued | Running, ...] = ()  #: other users', at each poll
 
     def _query(self, number: int) -> None:
         self.calls.queries += number
@@ -91,7 +94,12 @@ class TwoNodes:
             Node(name=name, state=self.node_state, cores=4, memory_mb=4000, cores_free=0)
             for name in ("n1", "n2")
         ]
-        return Snapshot(at_s=clock.now_us() / 1e6, nodes=nodes, running=[], queued=[])
+        return Snapshot(
+            at_s=clock.now_us() / 1e6,
+            nodes=nodes,
+            running=[each for each in self.jobs if isinstance(each, Running)],
+            queued=[each for each in self.jobs if isinstance(each, Queued)],
+        )
 
     def glance(self) -> JobCounts:
         self.calls.glances += 1
@@ -239,6 +247,28 @@ def test_a_stopped_site_says_why_and_by_which_command_it_works_again(it: Watched
     assert found is not None
     assert found.is_stopped
     assert found.why == "`/site/STOP` exists: lunch; `tidemill site resume --reason TEXT` lets it work again"
+
+
+def test_a_stopped_site_that_holds_nothing_keeps_no_job_waiting(it: Watched) -> None:
+    """Before, a job that waited for Tidemill at the last plan counted until it started, hours after the stop."""
+    it.batch.has_ended = True
+    it.until_poll(WORK, 2 * POLL_S)
+    harm, told = it.harvesting.harm, {"id": "7", "name": "x", "user": "bob", "width": 1}
+    waits = Queued(**told, walltime_s=600, submitted_s=it.now_s)  # type: ignore[arg-type]
+    it.batch.jobs = (waits,)
+    now = it.batch.snapshot()
+    held_up = Decision(yields_to=["7"])
+    bare = local_situation(it.agent.site.config, WORK, nodes=2, groups=[], starts=Starts())
+    harm.look(now, [Yielded("e1-1", msgspec.structs.replace(bare, idle=0), held_up)])
+    it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="lunch", at_us=1))
+    for _ in range(int(10 * POLL_S / STEP_S)):
+        it.tick(NOTHING)
+    runs = Running(**told, nodes=("n1",), started_s=it.now_s, ends_s=it.now_s + 600)  # type: ignore[arg-type]
+    it.batch.jobs = (runs,)
+    for _ in range(int(2 * POLL_S / STEP_S)):
+        it.tick(NOTHING)
+    assert harm.day(it.now_s).jobs == 1
+    assert harm.day(it.now_s).share_s <= 2 * POLL_S
 
 
 def test_where_the_starts_of_an_hour_are_used_up_it_says_so_with_the_time_of_the_next(it: Watched) -> None:

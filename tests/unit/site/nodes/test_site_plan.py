@@ -24,6 +24,7 @@ from tidemill.site.nodes.planning import (
     group_by_start,
     has_grown,
     local_situation,
+    own_nodes,
     pause_s_of,
     policy_of,
     poll_s_of,
@@ -248,3 +249,19 @@ def test_range_is_halved_and_uncounted_failures_are_not() -> None:
     assert halves.again == [UndonePiece(0, 3, 3), UndonePiece(3, 2, 2)]
     whole = decide_retry(FailureClass.NODE, [(0, 5)], culprit=None, failures={}, retries=0)
     assert (whole.again, whole.counted) == ([UndonePiece(0, 5)], [])
+
+
+def test_nodes_that_yield_are_those_of_pools_until_their_last_allocation_has_ended() -> None:
+    runs, over, older, wide = held(
+        AllocationState.ACTIVE, AllocationState.CANCELED, AllocationState.COMPLETED, AllocationState.ACTIVE
+    )
+    for each, host, ended_us in (
+        (runs, "n1", 0),
+        (over, "n2", 9_000_000),
+        (older, "n2", 4_000_000),
+        (wide, "n3", 0),
+    ):
+        each.hosts, each.ended_us = [host], ended_us
+        each.pool = "" if each is wide else "batch/8c"
+    found = own_nodes([runs, over, older, wide])
+    assert (found.held, found.released) == (frozenset({"n1"}), {"n2": 9.0})

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
-from tidemill.config.site import NodeUse, SiteConfig
+from tidemill.config.site import Cluster, NodeUse, SiteConfig
 from tidemill.harvest.plan.policies import Policy
 from tidemill.model.machine import Node, NodeState, Partition, Running, Snapshot
 from tidemill.model.state import AllocationState
@@ -129,12 +129,77 @@ def test_a_limit_that_own_jobs_met_bounds_what_is_asked_for(tmp_path: Path) -> N
     machine = machine_on(tmp_path, seen)
     assert {ask.walltime_s for ask in asks(machine, CAMPAIGN)} == {1200.0}
     old = Allocation(
-        name="a", fleet="f", nodes=1, cores=8, state=AllocationState.QUEUED, intended_us=1, walltime_s=3600
+        name="a",
+        fleet="f",
+        nodes=1,
+        cores=8,
+        state=AllocationState.QUEUED,
+        intended_us=1,
+        walltime_s=3600,
+        pool="p",
     )
     assert machine.is_over_limit(old)
     assert not machine.is_over_limit(msgspec.structs.replace(old, walltime_s=1200.0))
     machine.met_limit("QOSMaxWallDurationPerJobLimit")
     assert all("since a limit has changed" in plan.decision.why for plan in plans(machine, CAMPAIGN))
+
+
+def partition(name: str, **fields: Any) -> Partition:
+    return Partition(name=name, nodes=(), is_default=name == "short", is_shared=True, **fields)
+
+
+def test_what_is_asked_for_again_keeps_the_limit_that_the_last_one_met(tmp_path: Path) -> None:
+    """Before, a wide allocation over the partition's limit was asked for and canceled at each poll, for ever; so was
+    one of more nodes than the partition allows by now."""
+    short = partition("short", walltime_max_s=1200, width_max=2)
+    machine = machine_on(tmp_path, snapshot(*ORDINARY, partitions=[short]))
+    waits = Allocation(
+        name="a", fleet="f", nodes=4, cores=8, state=AllocationState.QUEUED, intended_us=1, walltime_s=3600
+    )
+    assert machine.wide_bounds(Starts()).walltime_max_s == 1200
+    assert machine.is_over_limit(waits)
+    again = msgspec.structs.replace(waits, walltime_s=machine.wide_bounds(Starts()).walltime_max_s)
+    assert not machine.is_over_limit(again), (
+        "its nodes are too many, and the next would have as many: a failed start"
+    )
+    least = machine_on(tmp_path, snapshot(*ORDINARY, partitions=[partition("short", width_min=5)]))
+    assert not least.is_over_limit(again), "a payload needs exactly its nodes"
+    assert least.is_over_limit(msgspec.structs.replace(again, pool="short/8c"))
+
+
+def test_of_several_partitions_the_longest_limit_counts(tmp_path: Path) -> None:
+    """A job that names both starts in the one that allows it."""
+    both = [partition("short", walltime_max_s=1200), partition("long", walltime_max_s=86400)]
+    config = msgspec.structs.replace(CONFIG, cluster=Cluster(partition="short,long"))
+    machine = machine_on(tmp_path, snapshot(*ORDINARY, partitions=both), config)
+    waits = Allocation(
+        name="a",
+        fleet="f",
+        nodes=1,
+        cores=8,
+        state=AllocationState.QUEUED,
+        intended_us=1,
+        walltime_s=3600,
+        pool="p",
+    )
+    assert not machine.is_over_limit(waits)
+
+
+def test_nothing_makes_room_for_work_that_may_not_start_now(tmp_path: Path) -> None:
+    state = SiteState(site="s")
+    running = [held(state, f"a-{name}", without_gpus=True) for name in ("g1", "g2")]
+    busy = [
+        msgspec.structs.replace(each, state=NodeState.BUSY, cores_free=0) if each.devices else each
+        for each in ORDINARY
+    ]
+    machine = machine_on(tmp_path, snapshot(*busy, running=running))
+    one = msgspec.structs.replace(TRAINING, events=1, core_s=400.0)
+    both = msgspec.structs.replace(CAMPAIGN, events=201, core_s=2900.0, on_gpus=one)
+    paused = machine.plans(state, both, Starts(pause_s=300.0, why="a pause"), Policy.YIELD)
+    assert [name for plan in paused for name in plan.cancel] == []
+    (first,) = [name for plan in plans(machine, both, state) for name in plan.cancel]
+    state.allocations[first].canceled_us = clock.now_us()
+    assert [name for plan in plans(machine, both, state) for name in plan.cancel] == [], "one is on its way"
 
 
 def test_features_that_set_a_pool_apart_are_as_few_as_may_be() -> None:

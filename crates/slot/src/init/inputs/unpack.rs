@@ -7,6 +7,8 @@ const BLOCK: usize = 512;
 const PIECE_BYTES: u64 = 4 << 20;
 /// An output of a job has at most 100,000 files; inodes of the slot's memory are not endless.
 const FILES_MAX: u64 = 200_000;
+/// Of a member: no file is as large, and sums with it do not overflow.
+const SIZE_MAX: u64 = 1 << 50;
 /// Of an extended header: a path.
 const HEADER_BYTES_MAX: u64 = 1 << 20;
 
@@ -24,6 +26,9 @@ pub(super) fn unpack(archive: &mut impl Read, target: &mut impl Target) -> io::R
     let mut header = [0; BLOCK];
     loop {
         archive.read_exact(&mut header)?;
+        if !target.goes_on() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         if header.iter().all(|&byte| byte == 0) {
             return Ok(files);
         }
@@ -99,16 +104,16 @@ fn make_parents(path: &str, target: &mut impl Target) -> io::Result<()> {
 
 /// Octal digits, or a large number in base 256.
 fn number(field: &[u8]) -> io::Result<u64> {
-    if field[0] & 0x80 != 0 {
-        return Ok(field[field.len() - 8..]
-            .iter()
-            .fold(0, |sum, &byte| (sum << 8) | u64::from(byte)));
-    }
-    let text = std::str::from_utf8(field).unwrap_or_default();
-    let digits = text.trim_matches(|letter| letter == ' ' || letter == '\0');
-    u64::from_str_radix(digits, 8)
-        .ok()
-        .filter(|&size| size < 1 << 50)
+    let found = if field[0] & 0x80 != 0 {
+        let last = field[field.len() - 8..].iter();
+        Some(last.fold(0, |sum, &byte| (sum << 8) | u64::from(byte)))
+    } else {
+        let text = std::str::from_utf8(field).unwrap_or_default();
+        let digits = text.trim_matches(|letter| letter == ' ' || letter == '\0');
+        u64::from_str_radix(digits, 8).ok()
+    };
+    found
+        .filter(|&size| size < SIZE_MAX)
         .ok_or_else(|| wrong("it is not a tar archive"))
 }
 
@@ -173,7 +178,8 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    struct Folder(PathBuf);
+    /// Where it is, and how often it goes on.
+    struct Folder(PathBuf, usize);
 
     impl Target for Folder {
         fn make_directory(&mut self, path: &str) -> io::Result<()> {
@@ -183,7 +189,8 @@ mod tests {
             File::create(self.0.join(path))
         }
         fn goes_on(&mut self) -> bool {
-            true
+            self.1 = self.1.saturating_sub(1);
+            self.1 > 0
         }
     }
 
@@ -203,7 +210,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut archive = members.concat();
         archive.resize(archive.len() + 2 * BLOCK, 0);
-        let files = unpack(&mut archive.as_slice(), &mut Folder(dir.path().to_owned()));
+        let files = unpack(
+            &mut archive.as_slice(),
+            &mut Folder(dir.path().to_owned(), usize::MAX),
+        );
         (dir, files)
     }
 
@@ -237,6 +247,20 @@ mod tests {
         }
         let (_, files) = unpacked(&[vec![b'q'; BLOCK]]);
         assert!(files.is_err());
+        for kind in [b'0', b'5', b'g', b'x'] {
+            let mut endless = member("a", kind, b"");
+            endless[124..136].fill(0xff);
+            assert!(unpacked(&[endless]).1.is_err(), "{kind}: a size that overflows");
+        }
+    }
+
+    #[test]
+    fn files_without_bytes_can_be_broken_off_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = [member("1.txt", b'0', b""), member("2.txt", b'0', b"")].concat();
+        let broken = unpack(&mut archive.as_slice(), &mut Folder(dir.path().to_owned(), 2));
+        assert_eq!(broken.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert!(dir.path().join("1.txt").exists() && !dir.path().join("2.txt").exists());
     }
 
     #[test]
@@ -244,7 +268,10 @@ mod tests {
         let honest = [member("1.txt", b'0', b"one"), member("2.txt", b'0', b"two")].concat();
         for cut in 0..honest.len() {
             let dir = tempfile::tempdir().unwrap();
-            let _ = unpack(&mut &honest[..cut], &mut Folder(dir.path().to_owned()));
+            let _ = unpack(
+                &mut &honest[..cut],
+                &mut Folder(dir.path().to_owned(), usize::MAX),
+            );
         }
     }
 }

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 
 import msgspec
@@ -52,13 +53,13 @@ LATE_MAX = 100_000  #: jobs that are remembered for having no outputs that come 
 _log = Log("arrivals")
 
 
-def unacknowledged(reports: Iterable[Report], job: int) -> IntervalSet:
-    """Events of a job whose results the server may still refuse. Pure."""
-    return IntervalSet(
-        (each.first, each.first + each.count)
-        for each in reports
-        if isinstance(each, DoneReport) and each.job == job
-    )
+def unacknowledged(reports: Iterable[Report]) -> Mapping[int, IntervalSet]:
+    """Events of each job whose results the server may still refuse. Pure."""
+    found: dict[int, IntervalSet] = defaultdict(IntervalSet)
+    for each in reports:
+        if isinstance(each, DoneReport):
+            found[each.job].add(each.first, each.first + each.count)
+    return found
 
 
 def batch(
@@ -133,19 +134,27 @@ class Arrivals:
             if isinstance(record, Done) and record.outputs:
                 self._note(record.job)
 
-    def step(self) -> bool:
-        """Take what has come, and start what is due; whether anything changed."""
+    def step(self, written: Collection[int] = ()) -> bool:
+        """Take what has come, and start what is due; whether anything changed. `written`: jobs whose files a delivery
+        writes, even one that was called off."""
         if self._batch is not None and self._batch.job not in self._log.pool.state.jobs:
             self._batch.canceled.set()
         changed = self._finish()
         now_s = clock.monotonic_s()
+        unacked: Mapping[int, IntervalSet] | None = None
         for _ in range(LOOKS_PER_STEP):
             if self._batch is not None or not self._due or self._due[0][0] > now_s:
                 break
             at_s, job = heapq.heappop(self._due)
             waiting = self._waiting.get(job)
-            if waiting is not None and waiting.next_s == at_s:
-                self._begin(job, waiting)
+            if waiting is None or waiting.next_s != at_s:
+                continue
+            if job in written:
+                self._again(job, waiting, self._every_s)
+                continue
+            if unacked is None:
+                unacked = unacknowledged(self._log.pool.state.reports)
+            self._begin(job, waiting, unacked.get(job) or IntervalSet())
         return changed
 
     def holds(self, job: int) -> bool:
@@ -166,17 +175,23 @@ class Arrivals:
         return [] if self._batch is None else [self._batch.future]
 
     def failing(self) -> Iterator[tuple[int, Coming]]:
-        """Jobs whose last batch failed."""
-        return ((job, each) for job, each in self._waiting.items() if each.why)
+        """Jobs that go on, and whose last batch failed."""
+        state = self._log.pool.state
+        going = (
+            each
+            for each in self._waiting.items()
+            if each[0] in state.jobs and each[0] not in state.deliveries
+        )
+        return ((job, each) for job, each in going if each.why)
 
     def _note(self, job_id: int, *, at_once: bool = False) -> None:
         job = self._log.pool.state.jobs.get(job_id)
         if not self._every_s or job_id in self._waiting or job_id in self._late or job is None:
             return
         if job.spec.events > 1 and job_id < s.STEP_BASE and self._outputs(job) != []:
-            first_s = self._every_s / FIRST  # nodes keep results for half a minute before they are known here
+            first_s = self._every_s / FIRST  # nodes keep results for some seconds before they are known here
             pause = pause_s(self._every_s, len(job.arrived)) if job.arrived else first_s
-            self._wait(job, Coming(0.0), 0.0 if at_once else pause)
+            self._again(job_id, Coming(0.0), 0.0 if at_once else pause)
             return
         if len(self._late) >= LATE_MAX:
             self._late.clear()
@@ -190,18 +205,18 @@ class Arrivals:
             return None
         return [each for each in outputs if arrives(job.spec, each)]
 
-    def _wait(self, job: s.SiteJob, waiting: Coming, for_s: float) -> None:
+    def _again(self, job: int, waiting: Coming, for_s: float) -> None:
+        """Examine the job after this time."""
         waiting.next_s = clock.monotonic_s() + for_s
-        self._waiting[job.id] = waiting
-        heapq.heappush(self._due, (waiting.next_s, job.id))
+        self._waiting[job] = waiting
+        heapq.heappush(self._due, (waiting.next_s, job))
 
-    def _begin(self, job_id: int, waiting: Coming) -> None:
+    def _begin(self, job_id: int, waiting: Coming, unacked: IntervalSet) -> None:
         state = self._log.pool.state
         job = state.jobs.get(job_id)
         if job is None or job.stopping or job_id in state.deliveries:
             del self._waiting[job_id]  # its delivery puts all of it in place
             return
-        unacked = unacknowledged(state.reports, job_id)
         try:
             self._preparer.check_owner(job)
             early = self._outputs(job) or []
@@ -212,7 +227,7 @@ class Arrivals:
                 return
             delivery = self._delivery(job, parts)
         except PendingError:
-            self._wait(job, waiting, 0.0)
+            self._again(job.id, waiting, 0.0)
             return
         except TidemillError as error:
             self._failed(job, waiting, error)
@@ -226,11 +241,11 @@ class Arrivals:
     def _rest(self, job: s.SiteJob, waiting: Coming, *, is_awaited: bool) -> None:
         """Nothing can come now. `is_awaited`: the server has not answered for some of it."""
         if is_awaited:
-            self._wait(job, waiting, self._every_s)
+            self._again(job.id, waiting, self._every_s)
         elif not waiting.skip:
             del self._waiting[job.id]
         else:
-            self._wait(job, waiting, pause_s(self._every_s, len(job.arrived)))
+            self._again(job.id, waiting, pause_s(self._every_s, len(job.arrived)))
 
     def _delivery(self, job: s.SiteJob, parts: list[s.KeptPart]) -> OutputDelivery:
         return OutputDelivery(
@@ -252,24 +267,25 @@ class Arrivals:
         if self._batch is None or not self._batch.future.done():
             return False
         it, self._batch = self._batch, None
-        job, waiting = self._log.pool.state.jobs.get(it.job), self._waiting.get(it.job)
+        job, waiting = self._log.pool.state.jobs.get(it.job), self._waiting[it.job]
         try:
             outputs = it.future.result()
         except TidemillError as error:
-            if it.canceled.is_set():
-                self._waiting.pop(it.job, None)
-            elif job is not None and waiting is not None:
+            if job is None or it.canceled.is_set():
+                del self._waiting[it.job]
+            else:
                 self._failed(job, waiting, error)
             return True
         self._log.apply(s.OutputsArrived(job=it.job, events=it.events, outputs=outputs))
         _log.info("outputs.arrived", job=it.job, events=len(IntervalSet.parse(it.events)))
-        if job is None or waiting is None:
+        if job is None:  # should it come back, it is examined as a new one
+            del self._waiting[it.job]
             return True
         waiting.tries, waiting.why, waiting.since_us = 0, "", 0
         took_s = clock.monotonic_s() - it.began_s
         rest_s = REST * took_s
         pause = rest_s if it.more else max(rest_s, pause_s(self._every_s, len(job.arrived)))
-        self._wait(job, waiting, pause)
+        self._again(job.id, waiting, pause)
         return True
 
     def _failed(self, job: s.SiteJob, waiting: Coming, error: TidemillError) -> None:
@@ -279,4 +295,4 @@ class Arrivals:
             waiting.tries += 1
             waiting.why, waiting.since_us = error.message, waiting.since_us or clock.now_us()
         _log.warning("outputs.delayed", job=job.id, reason=error.message)
-        self._wait(job, waiting, self._every_s * 2 ** min(waiting.tries, BACKOFF_MAX))
+        self._again(job.id, waiting, self._every_s * 2 ** min(waiting.tries, BACKOFF_MAX))

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import UNDECODABLE, JobError
-from tidemill.files import read_bounded
+from tidemill.files import PIECE_BYTES, open_at_once, read_bounded
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX
 
@@ -70,9 +70,11 @@ def read_manifest(path: Path) -> JobManifest | None:
     if content is None:
         return None
     try:
-        return msgspec.json.decode(content, type=JobManifest)
+        found = msgspec.json.decode(content, type=JobManifest)
+        IntervalSet.parse(found.done)
     except UNDECODABLE:
         return None
+    return found
 
 
 class Listing:
@@ -98,6 +100,15 @@ class Listing:
         """What may stand where a file goes."""
         earlier = self._known.get((file.output, file.file), file)
         return ClaimedFile({(each.size_bytes, each.sha256) for each in (file, earlier)})
+
+    def arrived(self, output: str, events: int) -> list[File]:
+        """The files of an output that came while the job went on, without parts that a job of this number of events
+        cannot have: they are reported, and others may be able to change the manifest."""
+        return [
+            each
+            for (first, count), each in self.parts(output).items()
+            if each.delivery == ARRIVED and 0 <= first < first + count <= events and each.size_bytes >= 0
+        ]
 
     def parts(self, output: str) -> dict[Events, File]:
         """The files of one part each of an output, by the part's events."""
@@ -147,16 +158,23 @@ class ClaimedFile:
 
     def holds(self, path: Path) -> bool:
         """Whether the file is one of those known. Raises OSError."""
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
+        fd = open_at_once(str(path), os.O_RDONLY)  # others may have put anything there
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return False
             state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             if state == self._read:
                 return True
             if any(found.st_size == size for size, _ in self._known):
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                if (found.st_size, digest) in self._known:
+                digest = hashlib.sha256()
+                while piece := os.read(fd, PIECE_BYTES):
+                    digest.update(piece)
+                if (found.st_size, digest.hexdigest()) in self._known:
                     self._read = state
                     return True
+        finally:
+            os.close(fd)
         return False
 
 
