@@ -418,7 +418,8 @@ class SiteConfig(
     data_roots: Annotated[
         list[Path],
         doc(
-            "`file:` inputs and outputs must lie below one of these directories; delivered outputs cannot be inputs"
+            "`file:` inputs and outputs must lie below one of these directories; delivered outputs of other owners "
+            "cannot be inputs"
         ),
     ] = []
     output_dir: Annotated[
