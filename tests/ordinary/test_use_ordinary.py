@@ -151,7 +151,7 @@ def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_
 ) -> None:
     """Two of bob's jobs of 5 cores find a node, four wait for Tidemill: the estimate has what they waited until its
     allocations on their nodes ended, by sacct. Before, it had the part of one of the four."""
-    earlier = set(waits(ordinary_cluster))
+    earlier, before = set(waits(ordinary_cluster)), set(charged(ordinary_cluster))
     newcomer.run_beside("much", "--events", "2000", "--", "sleep", "2")
     newcomer.wait(
         lambda: len([row for row in ordinary_cluster.allocations("R") if row["node"]]) >= 4,
@@ -166,12 +166,16 @@ def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_
 
     running = set(ordinary_cluster.run("squeue", "-h", "-u", "bob", "-t", "R", "-o", "%i").split())
     newcomer.wait(
-        lambda: running <= {each["id"] for each in told()["jobs"]}, "the site has seen bob's jobs start"
+        lambda: running <= {each["id"] for each in told()["jobs"] if each["state"] == "started"},
+        "the site has seen bob's jobs start",
     )
     newcomer.wait(lambda: running <= set(waits(ordinary_cluster)), "slurmdbd has heard of them")
-    ends = {
-        row["NodeList"]: row["End"] for row in charged(ordinary_cluster).values() if row["End"] not in UNKNOWN
-    }
+
+    def ends() -> dict[str, str]:
+        rows = [row for number, row in charged(ordinary_cluster).items() if number not in before]
+        return {row["NodeList"]: row["End"] for row in rows if row["End"] not in UNKNOWN}
+
+    newcomer.wait(lambda: len(ends()) >= 4, "slurmdbd has heard that Tidemill has left")
     expected, parts = 0.0, 0.0
     for row in ordinary_cluster.accounted("bob"):
         number = row["JobID"]
@@ -179,11 +183,13 @@ def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_
             continue
         end, submitted, started = (
             datetime.fromisoformat(each)
-            for each in (ends.get(row["NodeList"], row["Submit"]), row["Submit"], row["Start"])
+            for each in (ends().get(row["NodeList"], row["Submit"]), row["Submit"], row["Start"])
         )
         expected += max(0.0, (min(end, started) - submitted).total_seconds())
         part = next(each["share_s"] for each in told()["jobs"] if each["id"] == number)
         assert part <= (started - submitted).total_seconds()
         parts += part
     assert len(running) == 6
-    assert abs(parts - expected) <= max(2.0, expected / 2), (parts, expected, told()["jobs"])
+    assert abs(parts - expected) <= max(2.0, expected / 2), "\n".join(
+        map(str, [parts, expected, *told()["jobs"]])
+    )
