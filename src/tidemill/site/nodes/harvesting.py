@@ -163,6 +163,7 @@ class Harvesting:
             return "" if job is None else job.owner
 
         self.machine.costs.heard(records, state.allocations, owner_of)
+        self.machine.heard(records)
         self.doubts.heard(records)
         started = {record.allocation for record in records if type(record) is Started}
         if started:
