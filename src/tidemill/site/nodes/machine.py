@@ -232,6 +232,8 @@ class SiteMachine:
             decision = planning.for_others(told, self.snapshot)
             mine = (by_name[name] for name in pool.nodes if name in by_name)
             counts = count_nodes(mine, ours, idle_max=pool.situation.idle)
+            if work.on_gpus is not None and pool.has_gpus:
+                counts = msgspec.structs.replace(counts, equipped=counts.nodes)
             plans.append(msgspec.structs.replace(plan, decision=decision, nodes=counts))
         seen = self.snapshot
         for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):

@@ -469,11 +469,17 @@ def hindrances_of(plans: Sequence[Named], *others: str | None, away: int = 0) ->
     as sentences; `away`: nodes that are down or drained, which belong to no pool."""
     found = merged_hindrances(Hindrance(cause=plan.waits_for, nodes=plan.nodes) for plan in plans)
     idle = Binding.IDLE.value
-    found = [
-        msgspec.structs.replace(each, nodes=with_away(each.nodes, away)) if each.cause == idle else each
-        for each in found
-    ]
+    bare = sum(plan.nodes.idle for plan in plans if plan.nodes is not None and plan.shape.has_gpus is False)
+    found = [_with_others(each, away=away, bare=bare) if each.cause == idle else each for each in found]
     return [*found, *(Hindrance(cause=each) for each in others if each)][:HINDRANCES_MAX]
+
+
+def _with_others(found: Hindrance, *, away: int, bare: int) -> Hindrance:
+    """The same with nodes that are in none of its pools: those that are away, or those without GPUs."""
+    nodes = found.nodes
+    if nodes is not None and nodes.are_for_gpus:
+        return msgspec.structs.replace(found, nodes=msgspec.structs.replace(nodes, bare=bare))
+    return msgspec.structs.replace(found, nodes=with_away(nodes, away))
 
 
 def for_others(decision: Decision, snapshot: Snapshot) -> Decision:

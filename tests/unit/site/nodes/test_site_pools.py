@@ -17,7 +17,7 @@ from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import AllocationRequest, GpuUse
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.machine import SiteMachine
-from tidemill.site.nodes.planning import Starts, features_apart
+from tidemill.site.nodes.planning import Starts, features_apart, hindrances_of
 from tidemill.site.nodes.selection import Named
 from tidemill.site.state.site_state import Allocation, SiteState
 from tidemill.wire.node import Started
@@ -241,3 +241,18 @@ def test_what_pilots_find_on_such_a_node_counts(tmp_path: Path) -> None:
     assert machine.shape.memory_mb == 15200
     machine.heard([started("n2", 17000)])
     assert machine.shape.memory_mb == 16000, "no more than the batch system has"
+
+
+def test_work_with_gpus_that_waits_says_which_nodes_it_waits_for(tmp_path: Path) -> None:
+    """Both nodes with GPUs are in use in part, and three others are idle."""
+    busy = [node(f"g{k}", gpus=2, state=NodeState.SHARED, cores_free=3) for k in (1, 2)]
+    machine = machine_on(tmp_path, snapshot(*ORDINARY[:3], *busy))
+    decided = plans(machine, msgspec.structs.replace(TRAINING, on_gpus=TRAINING))
+    (found,) = [each for each in hindrances_of(decided, away=1) if each.cause == "idle"]
+    assert found.nodes is not None
+    assert (found.nodes.nodes, found.nodes.shared, found.nodes.are_for_gpus, found.nodes.bare) == (
+        2,
+        2,
+        True,
+        3,
+    )
