@@ -197,3 +197,13 @@ def test_reasons_of_several_allocations_are_counted() -> None:
 
 def test_a_site_that_has_asked_for_nothing_yet_says_so() -> None:
     assert awaited_text(AwaitedNodes(), 0) == "no allocation was asked for yet"
+
+
+def test_allocations_of_which_nothing_is_known_yet_are_counted() -> None:
+    four = AwaitedNodes(asked_us=1_000_000, asked=4)
+    assert (
+        awaited_text(four, 29_000_000)
+        == "4 allocations of Tidemill, asked for 28 s ago, have not reported yet"
+    )
+    known = AwaitedNodes(asked_us=1_000_000, asked=4, starting=1)
+    assert "1 allocation of Tidemill, asked for 28 s ago, has started" in awaited_text(known, 29_000_000)
