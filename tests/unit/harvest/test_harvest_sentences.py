@@ -189,16 +189,6 @@ def test_the_comment_of_pbs_is_shown_as_it_is_and_a_bare_state_is_not() -> None:
     assert shown_reason("slurm", "Priority")[0] == "Priority"
 
 
-def test_reasons_of_several_allocations_are_counted() -> None:
-    one, two = (QueuedReason(reason=word, allocations=n) for word, n in (("Priority", 2), ("Resources", 1)))
-    assert queued_text([one]) == "`Priority`"
-    assert queued_text([one, two]) == "2 of them `Priority`; 1 of them `Resources`"
-
-
-def test_a_site_that_has_asked_for_nothing_yet_says_so() -> None:
-    assert awaited_text(AwaitedNodes(), 0) == "no allocation was asked for yet"
-
-
 def test_allocations_of_which_nothing_is_known_yet_are_counted() -> None:
     four = AwaitedNodes(asked_us=1_000_000, asked=4)
     assert (
@@ -207,3 +197,13 @@ def test_allocations_of_which_nothing_is_known_yet_are_counted() -> None:
     )
     known = AwaitedNodes(asked_us=1_000_000, asked=4, starting=1)
     assert "1 allocation of Tidemill, asked for 28 s ago, has started" in awaited_text(known, 29_000_000)
+
+
+def test_reasons_of_several_allocations_are_counted() -> None:
+    one, two = (QueuedReason(reason=word, allocations=n) for word, n in (("Priority", 2), ("Resources", 1)))
+    assert queued_text([one]) == "`Priority`"
+    assert queued_text([one, two]) == "2 of them `Priority`; 1 of them `Resources`"
+
+
+def test_a_site_that_has_asked_for_nothing_yet_says_so() -> None:
+    assert awaited_text(AwaitedNodes(), 0) == "no allocation was asked for yet"
