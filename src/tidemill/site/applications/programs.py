@@ -110,11 +110,11 @@ class Preparer:
             self._shape = msgspec.structs.replace(self._shape, memory_mb=memory_mb)
             self._programs.clear()  # slots get other defaults
 
-    def misfit(self, spec: JobSpec, memory_mb: int) -> str | None:
-        """Why slots as they are defined now for these jobs are too large for nodes with this memory; None = they fit,
+    def misfit(self, spec: JobSpec, measured_s: float | None, memory_mb: int) -> str | None:
+        """Why slots as they are defined now for such a job are too large for nodes with this memory; None = they fit,
         or cannot be defined now."""
         try:
-            program = self.program(spec, None)
+            program = self.program(spec, measured_s)
         except UnfitError as error:
             return error.message
         except TidemillError:

@@ -32,8 +32,7 @@ from tidemill.wire.node import Done, End, Grant, JobDef, Program, Record, Return
 JOBS_PER_TICK = 4000
 GRANTS_PER_FILE = 4000
 NO_FIT_MAX = 3
-"""Work goes back that so many pilots in turn found too large for their node: each further one would hold a node for
-nothing."""
+"""Work goes back after this number of pilots had no room for it: each further one would hold a node for nothing."""
 DEFINED_MAX = 20_000
 NO_FIT = "memory no_fit: "  #: begins a pilot's note
 _log = Log("granting")
@@ -201,7 +200,9 @@ class Granting:
         found: defaultdict[str, list[int]] = defaultdict(list)
         for job in state.jobs.values() if is_less else ():
             forms = {held.form for held in job.grants.values()} if job.id < s.STEP_BASE else ()
-            whys = (self._preparer.misfit(spec_in(job, form), node_mb) for form in forms)
+            whys = (
+                self._preparer.misfit(spec_in(job, form), self._measured_s(job), node_mb) for form in forms
+            )
             why = next(filter(None, whys), None)
             if why is not None:
                 found[why].append(job.id)
@@ -291,10 +292,8 @@ class Granting:
             job
         ):  # cheap: each tick asks this for thousands of waiting jobs
             return None
-        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
         number = form_number(job.id, form)
-        spec = spec_in(job, form)
-        measured_s = event_s(rate.wall_s, rate.events) if rate else None
+        spec, measured_s = spec_in(job, form), self._measured_s(job)
         if spec.resources.grows:  # a job that would fit no node once it has grown is not started
             self._preparer.program(
                 msgspec.structs.replace(spec, resources=job.spec.resources.largest), measured_s
@@ -318,6 +317,10 @@ class Granting:
                 }
             self._defined.setdefault(job.id, {})[form] = (job.began, *defined)
         return defined
+
+    def _measured_s(self, job: s.SiteJob) -> float | None:
+        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
+        return event_s(rate.wall_s, rate.events) if rate else None
 
     def _have_inputs(self, job: s.SiteJob) -> bool:
         try:

@@ -17,7 +17,7 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, balance
-from tidemill.harvest.machine.counting import count_nodes, held_nodes
+from tidemill.harvest.machine.counting import count_nodes, for_gpus, held_nodes
 from tidemill.harvest.machine.foresight import foreseen
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.neighbours import also_waiting
@@ -232,8 +232,7 @@ class SiteMachine:
             decision = planning.for_others(told, self.snapshot)
             mine = (by_name[name] for name in pool.nodes if name in by_name)
             counts = count_nodes(mine, ours, idle_max=pool.situation.idle)
-            if work.on_gpus is not None and pool.has_gpus:
-                counts = msgspec.structs.replace(counts, equipped=counts.nodes)
+            counts = for_gpus(counts) if work.on_gpus is not None and pool.has_gpus else counts
             plans.append(msgspec.structs.replace(plan, decision=decision, nodes=counts))
         seen = self.snapshot
         for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):

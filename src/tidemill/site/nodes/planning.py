@@ -465,7 +465,7 @@ def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> li
 
 
 def _with_others(found: Hindrance, *, away: int, bare: int) -> Hindrance:
-    """The same with nodes that are in none of its pools: those that are away, or those without GPUs."""
+    """The same with nodes of none of its pools: `away` are down or drained, `bare` are idle and have no GPUs."""
     nodes = found.nodes
     if nodes is not None and nodes.are_for_gpus:
         return msgspec.structs.replace(found, nodes=msgspec.structs.replace(nodes, bare=bare))
