@@ -44,9 +44,7 @@ def define(parser: Parser) -> None:
     parser.add_argument("--wait", action="store_true", help="wait for the end; exit code 1 if a job failed")
     define_notify(parser)
     parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print jobs, events, files, cost, end and slots; submit nothing",
+        "--dry-run", action="store_true", help="print jobs, events, files, cost and end; submit nothing"
     )
     one = parser.add_argument_group("one job of an application")
     one.add_argument("--app", metavar="NAME", help="the application, of `tidemill app list` (default: none)")

@@ -191,7 +191,7 @@ def _define_campaign(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print jobs, events, files, cost, end and slots; submit and run nothing",
+        help="print jobs, events, files, cost and end; submit and run nothing",
     )
 
 
