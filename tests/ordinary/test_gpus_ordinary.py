@@ -34,7 +34,8 @@ def test_a_gpu_job_without_a_wholly_idle_gpu_node_is_not_said_to_run(newcomer: N
     assert newcomer.job(job)["phase"] == "ASSIGNED"
     said = newcomer.shown("job", "explain", str(job))
     assert "nothing holds it up" not in said
-    assert "waiting for a wholly idle node: 2 nodes have 3 of 8 cores free" in said  # those that have GPUs
+    assert "waiting for a wholly idle node with GPUs: 2 nodes have 3 of 8 cores free" in said
+    assert "; 4 nodes without GPUs are idle" in said
     assert cluster.allocations() == []  # a node without GPUs cannot run it
 
     cluster.regular("g1")

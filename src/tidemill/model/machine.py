@@ -128,6 +128,14 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tier: int = 1  #: a higher one goes first, and may preempt
     preempted: str = ""  #: `cancel`, `requeue`, `suspend` where its jobs may be preempted
     grace_s: float = 0.0
+    #: memory of a job that asks for none, by node or by core; 0 = not said: it has all of its nodes
+    memory_per_node_mb: int = 0
+    memory_per_core_mb: int = 0
+
+    def given_mb(self, node: Node) -> int:
+        """Memory that a job gets here which has a whole node and asks for none."""
+        given_mb = self.memory_per_node_mb or self.memory_per_core_mb * node.cores
+        return min(given_mb, node.memory_mb) if given_mb and node.memory_mb else given_mb or node.memory_mb
 
 
 class JobCounts(msgspec.Struct, frozen=True, kw_only=True):

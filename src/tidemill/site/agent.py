@@ -67,6 +67,7 @@ class Agent:
         contested = self.exchange.sync.contested
         if not contested:
             changed |= self.data.step()
+            self.fleets.granting.refit(self.harvesting.machine.shape.memory_mb)
             changed |= self.fleets.grant(self.harvesting.machine.launching)
         self.site.log.commit()
         self.fleets.write()
@@ -90,6 +91,7 @@ class Agent:
         self.metrics.totals.take(entry.records)
         self.data.arrivals.heard(entry.records)
         self.views.staging.heard(entry.records, self.site.state.allocations)
+        self.fleets.granting.heard(entry.records)
         self.fleets.granting.troubles.heard(entry.records)
         self.fleets.granting.inputs.heard(entry.records)
 

@@ -91,7 +91,7 @@ class AwaitedNodes(msgspec.Struct, frozen=True, kw_only=True):
     polls its batch system next, at the latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`; of a
     stopped site why, and what ends it. `polled_us`: of the poll that `hindrances` and `queued` are from: `why` in
     figures, and what the batch system says of allocations that wait. `starting`: allocations that run by the word of
-    the batch system, and whose pilots have not been heard.
+    the batch system, and whose pilots have not been heard; `asked`: all whose pilots are not at work.
     """
 
     asked_us: int = 0
@@ -100,6 +100,7 @@ class AwaitedNodes(msgspec.Struct, frozen=True, kw_only=True):
     is_stopped: bool = False
     polled_us: int = 0
     starting: int = 0
+    asked: int = 0
     hindrances: list[Hindrance] = []
     queued: list[QueuedReason] = []
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.batch.contract import FAR_FUTURE_S
 from tidemill.batch.slurm import document, text
 from tidemill.batch.slurm.text import FIELD, RECORD
 from tidemill.errors import ProtocolError
-from tidemill.model.machine import NodeState
+from tidemill.model.machine import Node, NodeState
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "slurm"
 
@@ -95,6 +96,22 @@ def test_partitions_of_text() -> None:
         False, True, "requeue", 120,
     )  # fmt: skip
     assert [each.preempted for each in text.partitions(content, preempts=False)] == ["", ""]
+
+
+def test_jobs_that_ask_for_no_memory_get_the_default_of_their_partition_or_of_the_cluster() -> None:
+    content = (
+        b"PartitionName=own DefMemPerCPU=500\nPartitionName=plain DefMemPerNode=UNLIMITED\n"
+        b"PartitionName=part DefMemPerNode=4000\n"
+    )
+    found = text.partitions(content, preempts=False)
+    settings = {"SelectTypeParameters": "CR_CORE_MEMORY", "DefMemPerCPU": "1900"}
+    own, plain, part = text.with_default_memory(found, settings)
+    node = Node(name="n", state=NodeState.IDLE, cores=8, cores_free=8, memory_mb=16000)
+    assert [each.given_mb(node) for each in (own, plain, part)] == [4000, 15200, 4000]
+    small = msgspec.structs.replace(node, memory_mb=8000)
+    assert plain.given_mb(small) == 8000, "no more than it has"
+    for others in ({"SelectTypeParameters": "CR_CORE", "DefMemPerCPU": "1900"}, {}):
+        assert [each.given_mb(node) for each in text.with_default_memory(found, others)] == [16000] * 3
 
 
 def row(**changes: str) -> str:

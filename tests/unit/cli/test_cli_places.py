@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.cli.jobs.dry_run import SitePower, misfit_of, plan_of
+from tidemill.cli.jobs.dry_run import SitePower, at_once_of, at_once_text, misfit_of, plan_of
 from tidemill.cli.jobs.top import site_text
 from tidemill.cli.progress import waiting_text
 from tidemill.model.job import JobSpec, Resources
@@ -75,6 +75,25 @@ def test_a_bound_on_each_event_bounds_the_end() -> None:
     assert (small.core_h_max, small.wall_s_max, small.wall_s) == (10 * 600 / 3600, 3000.0, None)
     assert large.wall_s_max == 600, "an event is not split"
     assert plan_of([(job, 1)], [], {}).wall_s_max is None
+
+
+def test_what_leaves_cores_of_a_node_idle_is_said_with_what_would_not() -> None:
+    """A node of 8 cores and 15,200 MB, of which a work directory takes at least 50."""
+    site = _site("s", slot_memory_mb_max=15_150, devices={"gpu": 2})
+
+    def said(**asked: Any) -> str:
+        found = at_once_of(_job(**asked), site)
+        return "" if found is None else at_once_text(found)
+
+    assert said() == "8 on a node of 8 cores (site s)"
+    assert said(memory_mb=2000) == (
+        "7 on a node of 8 cores (site s); memory limits it: 2,000 + 50 MB for each and its work directory, of "
+        "15,200 MB; --memory 1850MB gives 8"
+    )
+    assert said(memory_mb=1850) == "8 on a node of 8 cores (site s)"
+    assert said(memory_mb=1500, scratch_mb=1000).endswith("--memory 900MB gives 8")
+    assert said(devices={"gpu": 1}) == "2 on a node of 8 cores (site s); GPUs limit it"
+    assert said(cores=9) == said(nodes=2) == said(memory_mb=15_200) == ""
 
 
 def test_a_plan_names_the_outputs_that_an_application_gives() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tidemill.batch.reasons import shown_reason, slurm_meaning
@@ -101,6 +102,21 @@ def test_the_same_cause_in_several_pools_is_one_sentence_over_all_their_nodes() 
     assert "3 nodes have 3 to 5 of 8 cores free" in hindrances_text(found)
 
 
+def test_work_with_gpus_waits_for_nodes_with_gpus() -> None:
+    two = counted(machine(node("a", SHARED, 3), node("b", SHARED, 3)))
+    equipped = msgspec.structs.replace(two, equipped=2, bare=3)
+    assert sentence("idle", equipped) == (
+        "waiting for a wholly idle node with GPUs: 2 nodes have 3 of 8 cores free, and this version uses whole nodes; "
+        "3 nodes without GPUs are idle"
+    )
+    full = msgspec.structs.replace(counted(machine(node("a", BUSY), node("b", BUSY))), equipped=2, bare=1)
+    assert sentence("idle", full) == (
+        "waiting for an idle node with GPUs: all 2 nodes are fully in use; 1 node without GPUs is idle"
+    )
+    both = total([equipped, counted(machine(node("c", BUSY)))])
+    assert "GPU" not in sentence("idle", both), "other work waits for any node"
+
+
 def test_a_cause_that_says_nothing_is_left_out_beside_another_one() -> None:
     backlog = Hindrance(cause=Binding.BACKLOG.value)
     assert hindrances_text([backlog, Hindrance(cause="starts fail")]) == "starts fail"
@@ -171,6 +187,16 @@ def test_the_comment_of_pbs_is_shown_as_it_is_and_a_bare_state_is_not() -> None:
     assert shown_reason("pbs", comment) == ("Insufficient amount of resource: ncpus", "")
     assert shown_reason("gridengine", "qw") == ("", "")
     assert shown_reason("slurm", "Priority")[0] == "Priority"
+
+
+def test_allocations_of_which_nothing_is_known_yet_are_counted() -> None:
+    four = AwaitedNodes(asked_us=1_000_000, asked=4)
+    assert (
+        awaited_text(four, 29_000_000)
+        == "4 allocations of Tidemill, asked for 28 s ago, have not reported yet"
+    )
+    known = AwaitedNodes(asked_us=1_000_000, asked=4, starting=1)
+    assert "1 allocation of Tidemill, asked for 28 s ago, has started" in awaited_text(known, 29_000_000)
 
 
 def test_reasons_of_several_allocations_are_counted() -> None:

@@ -104,6 +104,7 @@ class Survey:
             settings = self.settings()
             preempts = settings.get("PreemptType", "preempt/none") not in ("preempt/none", "(null)")
             found = text.partitions(self._ask("scontrol", "-a", "-o", "show", "partition"), preempts=preempts)
+            found = text.with_default_memory(found, settings)
             if settings.get("SelectType", "").endswith("linear"):
                 found = [msgspec.structs.replace(each, is_shared=False) for each in found]
             self._partitions = clock.monotonic_s(), found

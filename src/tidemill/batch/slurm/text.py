@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -401,9 +401,28 @@ def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
                 tier=1 if tier is None else tier,
                 preempted=mode if preempts and mode in ("cancel", "requeue", "suspend") else "",
                 grace_s=float(seconds) if seconds is not None else parse_span(grace) or 0.0,
+                memory_per_node_mb=whole(value(line, "DefMemPerNode")) or 0,
+                memory_per_core_mb=whole(value(line, "DefMemPerCPU")) or 0,
             )
         )
     return found
+
+
+def with_default_memory(found: list[Partition], settings: Mapping[str, str]) -> list[Partition]:
+    """The same with the cluster's default of memory where a partition has none of its own (slurm.conf(5),
+    DefMemPerCPU); with none at all where Slurm does not give out memory."""
+    counts_memory = "MEMORY" in settings.get("SelectTypeParameters", "").upper()
+    per_node = whole(settings.get("DefMemPerNode", "")) or 0
+    per_core = whole(settings.get("DefMemPerCPU", "")) or 0
+    replace = msgspec.structs.replace
+    if not counts_memory:
+        return [replace(each, memory_per_node_mb=0, memory_per_core_mb=0) for each in found]
+    return [
+        each
+        if each.memory_per_node_mb or each.memory_per_core_mb
+        else replace(each, memory_per_node_mb=per_node, memory_per_core_mb=per_core)
+        for each in found
+    ]
 
 
 def reservations(output: bytes, own: str) -> list[Reservation]:

@@ -41,6 +41,17 @@ class SubmissionPlan(NamedTuple):
     sites: list[str]
 
 
+class AtOnce(NamedTuple):
+    """Payloads of a job that run at once on the widest node of a site, if it has the node for itself. `why`: what
+    leaves cores idle there, and `hint` what would not; empty = nothing."""
+
+    site: str
+    payloads: int
+    cores: int
+    why: str = ""
+    hint: str = ""
+
+
 def check_places(
     client: Client, specs: Sequence[JobSpec], *, refuse: bool = False, of_file: bool = False
 ) -> None:
@@ -99,16 +110,60 @@ def misfit_of(
     return fit.misfit_of(spec, slots, default=default, as_keys=of_file)
 
 
+def at_once_of(spec: JobSpec, site: SiteRow, offer: AppOffer | None = None) -> AtOnce | None:
+    """How many payloads of a job run at once on the widest node of a site; None = none, they span nodes, or it is not
+    known. Slots are sized as the site does it. Pure."""
+    from tidemill.model.application import DEFAULT_CORES, DEFAULT_MEMORY_MB
+    from tidemill.site.applications.memory import SCRATCH_MB_MIN, slot_memory
+
+    there, need = site.capacity, spec.resources
+    cores_all, slot_mb = int(there.get("slot_cores_max", 0)), int(there.get("slot_memory_mb_max", 0))
+    cores = need.cores or (offer.cores if offer is not None else DEFAULT_CORES)
+    if not (cores_all and slot_mb) or need.width is not None or cores > cores_all:
+        return None
+    node_mb = slot_mb + SCRATCH_MB_MIN
+    share_mb = node_mb * cores // cores_all
+    usual_mb = offer.memory_mb if offer is not None and offer.memory_mb != DEFAULT_MEMORY_MB else None
+    memory_mb, scratch_mb = slot_memory(need.memory_mb or usual_mb, need.scratch_mb, share_mb=share_mb)
+    bounds = {"cores": cores_all // cores, "memory": node_mb // max(1, memory_mb + scratch_mb)}
+    devices = {kind: number for kind, number in (need.devices or {}).items() if number}
+    has = there.get("devices") or {}
+    for kind, number in devices.items():
+        bounds["GPUs" if kind == "gpu" else kind] = int(has.get(kind, 0)) // number
+    limit, payloads = min(bounds.items(), key=lambda each: each[1])
+    if payloads < 1:
+        return None
+    found = AtOnce(site.name, payloads, cores_all)
+    if limit == "cores":
+        return found
+    if limit != "memory":
+        return found._replace(why=f"{limit} limit it")
+    fits_mb = share_mb - (SCRATCH_MB_MIN if need.scratch_mb is None else need.scratch_mb)
+    slot, node = f"{count_text(memory_mb)} + {count_text(scratch_mb)} MB", f"{count_text(node_mb)} MB"
+    return found._replace(
+        why=f"memory limits it: {slot} for each and its work directory, of {node}",
+        hint=f"--memory {fits_mb}MB gives {cores_all // cores}" if 0 < fits_mb < memory_mb else "",
+    )
+
+
+def at_once_text(each: AtOnce) -> str:
+    """`7 on a node of 8 cores (site s); memory limits it: ...; --memory 1850MB gives 8`."""
+    where = f"{count_text(each.payloads)} on a node of {counted_text(each.cores, 'core')} (site {each.site})"
+    return "; ".join(filter(None, (where, each.why, each.hint)))
+
+
 def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_json: bool) -> None:
     """Print what a submission comes to; `jobs`: each with how often it is submitted."""
     powers = []
-    for each in _living(_sites(client)) if client is not None else []:
+    sites = _living(_sites(client)) if client is not None else []
+    for each in sites:
         cores = int(each.capacity.get("nodes", 0)) * int(each.capacity.get("slot_cores_max", 0))
         powers.append(SitePower(each.name, cores, each.capacity.get("event_s") or {}))
     offers = client.applications() if client is not None and any(spec.app for spec, _ in jobs) else []
     plan = plan_of(jobs, powers, {each.app.name: each.app for each in offers})
+    at_once = _at_once([spec for spec, _ in jobs], sites, offers)
     if as_json:
-        show_json(plan._asdict())
+        show_json(plan._asdict() | {"at_once": [each._asdict() for each in at_once]})
         return
     show(f"jobs        {count_text(plan.jobs)}")
     show(f"events      {count_text(plan.events)}")
@@ -129,7 +184,23 @@ def show_plan(client: Client | None, jobs: Sequence[tuple[JobSpec, int]], *, as_
         show(f"end         at most {end} after the start, on all cores of {', '.join(plan.sites)}")
     else:
         show("end         not known before the first events have run")
+    for text in dict.fromkeys(map(at_once_text, at_once)):
+        show(f"at once     {text}")
     say("nothing was submitted")
+
+
+def _at_once(
+    specs: Sequence[JobSpec], sites: Sequence[SiteRow], offers: Sequence[SiteApplication]
+) -> list[AtOnce]:
+    """What runs at once of the first jobs, at the sites that may run them."""
+    apps = {(each.site, each.app.name): each.app for each in offers}
+    found = [
+        at_once_of(spec, site, apps.get((site.name, spec.app or "")))
+        for spec in specs[:FITS_SHOWN]
+        for site in sites
+        if site.capacity and spec.site in (None, site.name)
+    ]
+    return [each for each in found if each is not None][:FITS_SHOWN]
 
 
 def plan_of(

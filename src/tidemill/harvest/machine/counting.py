@@ -52,6 +52,11 @@ def count_nodes(nodes: Iterable[Node], held: frozenset[str], *, idle_max: int | 
     )
 
 
+def for_gpus(counts: NodeCounts) -> NodeCounts:
+    """The counts of nodes with GPUs, for work that needs these."""
+    return msgspec.structs.replace(counts, equipped=counts.nodes)
+
+
 def with_away(counts: NodeCounts | None, away: int) -> NodeCounts | None:
     """The same with nodes that are down or drained: they belong to no pool."""
     if counts is None or not away:

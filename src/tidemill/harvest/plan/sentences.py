@@ -63,10 +63,13 @@ def merged_hindrances(found: Iterable[Hindrance]) -> list[Hindrance]:
     return [Hindrance(cause=cause, nodes=total(nodes) if nodes else None) for cause, nodes in counts.items()]
 
 
-def in_queue_text(asked_s: float, reasons: Sequence[QueuedReason], *, starting: int) -> str:
-    """What is known of allocations that were asked for, the oldest `asked_s` ago, and have no pilot at work."""
+def in_queue_text(asked_s: float, reasons: Sequence[QueuedReason], *, starting: int, asked: int = 0) -> str:
+    """What is known of allocations that were asked for, the oldest `asked_s` ago, and have no pilot at work. `asked`:
+    their number; 0 = not known, of a site of an older version."""
     ago = f"asked for {duration_text(asked_s)} ago"
     parts = []
+    if asked > 1 and not (reasons or starting):
+        return f"{asked} allocations of Tidemill, {ago}, have not reported yet"
     if reasons:
         number = sum(each.allocations for each in reasons)
         waits = "waits" if number == 1 else "wait"
@@ -92,7 +95,7 @@ def awaited_text(awaits: AwaitedNodes, now_us: int) -> str:
     texts = []
     if awaits.asked_us:
         asked_s = max(0, now_us - awaits.asked_us) / 1e6
-        texts.append(in_queue_text(asked_s, awaits.queued, starting=awaits.starting))
+        texts.append(in_queue_text(asked_s, awaits.queued, starting=awaits.starting, asked=awaits.asked))
     else:
         why = hindrances_text(awaits.hindrances) or (in_words(awaits.why) if awaits.why else "")
         texts.append(why or "no allocation was asked for yet")

@@ -21,7 +21,8 @@ class NodeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     `idle`: no job is on them; `shared`: jobs of others use a part, and `free_min` to `free_max` of at most `cores`
     cores are free on each; `full`: in use, no core is free; `ours`: Tidemill's allocations have them; `away`: down or
-    drained; `other`: reserved, asleep, starting, or not free yet after a job.
+    drained; `other`: reserved, asleep, starting, or not free yet after a job. `equipped`: nodes with GPUs that are
+    counted for work that needs these; `bare`: idle nodes without GPUs, which are of no use to it and not among `nodes`.
     """
 
     nodes: int = 0
@@ -34,6 +35,13 @@ class NodeCounts(msgspec.Struct, frozen=True, kw_only=True):
     ours: int = 0
     away: int = 0
     other: int = 0
+    equipped: int = 0
+    bare: int = 0
+
+    @property
+    def are_for_gpus(self) -> bool:
+        """Whether all work that they are counted for needs GPUs."""
+        return 0 < self.nodes == self.equipped
 
 
 class Hindrance(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +80,8 @@ def total(counts: Iterable[NodeCounts]) -> NodeCounts:
         ours=sum_of("ours"),
         away=sum_of("away"),
         other=sum_of("other"),
+        equipped=sum_of("equipped"),
+        bare=sum_of("bare"),
     )
 
 
@@ -106,22 +116,32 @@ def states_text(counts: NodeCounts) -> str:
 
 def wait_for_idle_text(counts: NodeCounts) -> str:
     """The sentence for work that waits because no node is idle."""
+    if counts.are_for_gpus:
+        text = _wait_text(counts, "node with GPUs")
+        bare = counted_text(counts.bare, "node")
+        return (
+            f"{text}; {bare} without GPUs {'is' if counts.bare == 1 else 'are'} idle" if counts.bare else text
+        )
+    return _wait_text(counts, "node")
+
+
+def _wait_text(counts: NodeCounts, node: str) -> str:
     if counts.shared:
-        text = f"waiting for a wholly idle node: {free_text(counts)}, and this version uses whole nodes"
+        text = f"waiting for a wholly idle {node}: {free_text(counts)}, and this version uses whole nodes"
         return "; ".join([text, *_rest(counts)])
     if counts.nodes and counts.full + counts.ours == counts.nodes:
         whole = "the only node is" if counts.nodes == 1 else f"all {counts.nodes} nodes are"
         if not counts.ours:
-            return f"waiting for an idle node: {whole} fully in use"
+            return f"waiting for an idle {node}: {whole} fully in use"
         if not counts.full:
-            return f"waiting for an idle node: {whole} in use by Tidemill"
+            return f"waiting for an idle {node}: {whole} in use by Tidemill"
     if counts.nodes and counts.away == counts.nodes:
         whole = "the only node is" if counts.nodes == 1 else f"all {counts.nodes} nodes are"
-        return f"waiting for an idle node: {whole} down or drained"
+        return f"waiting for an idle {node}: {whole} down or drained"
     rest = "; ".join(_rest(counts))
     if not rest:
-        return "waiting for an idle node"
-    return f"waiting for an idle node: of {counted_text(counts.nodes, 'node')} {rest}"
+        return f"waiting for an idle {node}"
+    return f"waiting for an idle {node}: of {counted_text(counts.nodes, 'node')} {rest}"
 
 
 def queued_text(reasons: Iterable[QueuedReason]) -> str:

@@ -73,6 +73,7 @@ def awaited(nodes: AwaitedNodes | None) -> AwaitedNodes | None:
         why=_short(nodes.why),
         is_stopped=nodes.is_stopped,
         starting=_number(nodes.starting),
+        asked=_number(nodes.asked),
         hindrances=[
             Hindrance(cause=_short(each.cause), nodes=_counts(each.nodes))
             for each in nodes.hindrances[:HINDRANCES_MAX]

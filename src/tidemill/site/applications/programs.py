@@ -104,6 +104,28 @@ class Preparer:
         self._launching = launching or self._launching
         self._checked.clear()
 
+    def take_memory(self, memory_mb: int) -> None:
+        """The memory that pilots have on the widest node, as it is known now."""
+        if memory_mb != self._shape.memory_mb:
+            self._shape = msgspec.structs.replace(self._shape, memory_mb=memory_mb)
+            self._programs.clear()  # slots get other defaults
+
+    def misfit(self, spec: JobSpec, measured_s: float | None, memory_mb: int) -> str | None:
+        """Why slots as they are defined now for such a job are too large for nodes with this memory; None = they fit,
+        or cannot be defined now."""
+        try:
+            program = self.program(spec, measured_s)
+        except UnfitError as error:
+            return error.message
+        except TidemillError:
+            return None
+        if has_room(program, memory_mb, spills=bool(self._config.fast_dir)):
+            return None
+        return (
+            f"a slot of {program.memory_mb} MB of memory and {program.scratch_mb} MB for its work directory is asked "
+            f"for, an allocation has {memory_mb} MB on a node here"
+        )
+
     def check_owner(self, job: s.SiteJob) -> None:
         """Raises JobError for a submitter whom the site's staff deny."""
         why = None if self._denials is None or job.id >= s.STEP_BASE else self._denials.why(job.owner)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 
@@ -14,6 +15,7 @@ from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.job import rate_key
 from tidemill.node.fleet import WorkOrder
+from tidemill.node.journal import allocation_of
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import Preparer
@@ -25,11 +27,14 @@ from tidemill.site.fleet.workload import event_s
 from tidemill.site.state import site_state as s
 from tidemill.site.state.growing import spec_in
 from tidemill.site.state.log import SiteLog
-from tidemill.wire.node import End, Grant, JobDef, Program, form_number, job_of
+from tidemill.wire.node import Done, End, Grant, JobDef, Program, Record, Returned, form_number, job_of
 
 JOBS_PER_TICK = 4000
 GRANTS_PER_FILE = 4000
+NO_FIT_MAX = 3
+"""Work goes back after this number of pilots had no room for it: each further one would hold a node for nothing."""
 DEFINED_MAX = 20_000
+NO_FIT = "memory no_fit: "  #: begins a pilot's note
 _log = Log("granting")
 
 
@@ -56,6 +61,12 @@ class Granting:
         #: by job and form, with `began` of the job
         self._defined: dict[int, dict[int, tuple[int, Program, JobDef]]] = {}
         self.unwritten: list[UnwrittenWork] = []
+        self._node_mb: int | None = (
+            None  #: memory of pilots that all grants were compared with; None = none yet
+        )
+        self._no_fits: dict[
+            int, dict[str, None]
+        ] = {}  #: pilots that had no room for a job, since its last success
 
     @property
     def waiting(self) -> tuple[Mapping[Hashable, int], ...]:
@@ -178,6 +189,55 @@ class Granting:
             self._fleets.give(work.fleet, grants=entry.grants, needs=work.needs, order=order)
             del self.unwritten[0]
 
+    def refit(self, node_mb: int) -> None:
+        """Take the memory that pilots have on the widest node. If it is less than was known, what has been granted and
+        fits into no pilot goes back: no allocation is asked for it again."""
+        if node_mb == self._node_mb:
+            return
+        is_less = self._node_mb is None or node_mb < self._node_mb
+        self._node_mb = node_mb
+        state = self._log.pool.state
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for job in state.jobs.values() if is_less else ():
+            forms = {held.form for held in job.grants.values()} if job.id < s.STEP_BASE else ()
+            whys = (
+                self._preparer.misfit(spec_in(job, form), self._measured_s(job), node_mb) for form in forms
+            )
+            why = next(filter(None, whys), None)
+            if why is not None:
+                found[why].append(job.id)
+        self._preparer.take_memory(node_mb)
+        for why, jobs in found.items():
+            self._take_back(jobs, why)
+
+    def heard(self, records: Sequence[Record]) -> None:
+        """Take what pilots return because it fits into none of them."""
+        state = self._log.pool.state
+        for record in records:
+            if type(record) is Done:
+                self._no_fits.pop(job_of(record.job), None)
+            if type(record) is not Returned or record.reason != "no_fit":
+                continue
+            job = state.jobs.get(job_of(record.job))
+            # other forms of the job may fit, and run
+            if job is None or job.id >= s.STEP_BASE or len({held.form for held in job.grants.values()}) != 1:
+                continue
+            pilots = self._no_fits.setdefault(job.id, {})
+            pilots[record.p] = None
+            if len(pilots) < NO_FIT_MAX:
+                continue
+            allocation = state.allocations.get(allocation_of(record.p))
+            notes = [] if allocation is None else allocation.notes
+            whys = [each.removeprefix(NO_FIT) for each in notes if each.startswith(NO_FIT)]
+            self._take_back(
+                [job.id], "; ".join([f"{NO_FIT_MAX} pilots in turn have no room for it", *whys[-1:]])
+            )
+
+    def _take_back(self, jobs: list[int], why: str) -> None:
+        _log.warning("jobs.do_not_fit", jobs=len(jobs), first=jobs[0], reason=why)
+        self._log.apply(s.Denied(jobs=jobs, reason=why))
+        self.forget(*jobs)
+
     def tend(self) -> None:
         """Retry the troubles that are due; return to the server the work that has waited for too long."""
         for job, evidence in self.troubles.step():
@@ -192,6 +252,7 @@ class Granting:
         """Drop what was prepared of jobs."""
         for job in jobs:
             self.troubles.forget(job)
+            self._no_fits.pop(job, None)
             self._defined.pop(job, None)
         self.inputs.forget(*jobs)
 
@@ -231,10 +292,8 @@ class Granting:
             job
         ):  # cheap: each tick asks this for thousands of waiting jobs
             return None
-        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
         number = form_number(job.id, form)
-        spec = spec_in(job, form)
-        measured_s = event_s(rate.wall_s, rate.events) if rate else None
+        spec, measured_s = spec_in(job, form), self._measured_s(job)
         if spec.resources.grows:  # a job that would fit no node once it has grown is not started
             self._preparer.program(
                 msgspec.structs.replace(spec, resources=job.spec.resources.largest), measured_s
@@ -258,6 +317,10 @@ class Granting:
                 }
             self._defined.setdefault(job.id, {})[form] = (job.began, *defined)
         return defined
+
+    def _measured_s(self, job: s.SiteJob) -> float | None:
+        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
+        return event_s(rate.wall_s, rate.events) if rate else None
 
     def _have_inputs(self, job: s.SiteJob) -> bool:
         try:

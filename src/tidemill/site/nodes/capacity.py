@@ -93,7 +93,8 @@ def near(endpoints: Sequence[Endpoint]) -> list[NearData]:
 
 
 class CapacityMeter:
-    """Measures what the site can take. Slots are those of the machine as it was when the agent started."""
+    """Measures what the site can take. Slots are those of the machine as it was when the agent started,
+    with the memory that allocations get there, as far as is known now."""
 
     def __init__(
         self, site: ServedSite, harvesting: Harvesting, waiting: Callable[[], list[Trouble]]
@@ -122,7 +123,7 @@ class CapacityMeter:
             want_core_s=want_core_s,
             want_ranges_max=min(want_ranges, room),
             slot_cores_max=self._shape.cores,
-            slot_memory_mb_max=largest_slot_mb(self._shape.memory_mb),
+            slot_memory_mb_max=largest_slot_mb(machine.shape.memory_mb),
             devices=self._shape.devices,
             event_s=workload.measured(),
             nodes=machine.wide_nodes_max,

@@ -162,6 +162,7 @@ class Harvesting:
             job = state.jobs.get(job_of(number))
             return "" if job is None else job.owner
 
+        self.machine.heard(records)
         self.machine.costs.heard(records, state.allocations, owner_of)
         self.doubts.heard(records)
         started = {record.allocation for record in records if type(record) is Started}
@@ -301,6 +302,7 @@ class Harvesting:
             why=not_asked or (self.waits_for or "" if is_decided else ""),
             polled_us=int(snapshot.at_s * 1e6) if snapshot is not None and is_known else 0,
             starting=sum(a.state is AllocationState.ACTIVE for a in asked),
+            asked=len(asked),
             hindrances=[Hindrance(cause=not_asked)] if not_asked else self._hindrances if is_decided else [],
             queued=self.book.queued_reasons(),
         )

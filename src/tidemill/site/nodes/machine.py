@@ -7,7 +7,7 @@ The embedded batch system is one pool without others, for which no snapshot is n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, balance
-from tidemill.harvest.machine.counting import count_nodes, held_nodes
+from tidemill.harvest.machine.counting import count_nodes, for_gpus, held_nodes
 from tidemill.harvest.machine.foresight import foreseen
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.neighbours import also_waiting
@@ -46,6 +46,7 @@ from tidemill.site.nodes.planning import Starts
 from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.nodes.selection import HoldingGroup, Named, PlacedDecision, Shape, with_names
 from tidemill.site.state.site_state import Allocation, SiteState
+from tidemill.wire.node import Record, Started
 
 _log = Log("machine")
 WALLTIME_MIN_S = 60.0
@@ -81,6 +82,9 @@ class SiteMachine:
             "",
         )  #: when allocations met a limit that was not known, and its name
         self._usable: Sequence[Node] = ()
+        self._largest: Node | None = None  #: of them; None = the batch system sums up its nodes
+        self._given_mb = 0  #: memory that it gives an allocation on that node, as it says
+        self._found_mb: int | None = None  #: ... and as pilots have found on such a node
         self.has_gpus = False  #: whether the batch system shows GPUs on some of them
         self.nodes = 0  #: that we could ever use
         self.idle = 0  #: of them, free now
@@ -90,9 +94,10 @@ class SiteMachine:
         else:
             machine = batch.machine()
             self.nodes = self.idle = machine.nodes
+            self._given_mb = machine.memory_mb_per_node
             self.shape = NodeShape(
                 machine.cores_per_node,
-                machine.memory_mb_per_node,
+                self._memory_mb(),
                 slot_devices(config, machine.devices_per_node),
             )
         self.launcher = find_launcher(config)  #: of payloads that span nodes; empty = there is none
@@ -100,6 +105,24 @@ class SiteMachine:
     def take(self, snapshot: Snapshot) -> None:
         """Take a new snapshot."""
         self.shape = self._read(snapshot)
+
+    def heard(self, records: Iterable[Record]) -> None:
+        """Take what pilots say of the memory that their allocations have: `shape` follows."""
+        started = [each for each in records if type(each) is Started and each.memory_mb > 0]
+        if not started:
+            return
+        kinds = {node.name: (node.cores, node.memory_mb) for node in self._usable}
+        largest = self._largest
+        for each in started:
+            if largest is None or kinds.get(each.node) == (largest.cores, largest.memory_mb):
+                self._found_mb = each.memory_mb
+        self.shape = msgspec.structs.replace(self.shape, memory_mb=self._memory_mb())
+
+    def _memory_mb(self) -> int:
+        """Memory that pilots have for slots on the largest node: what an allocation gets there. Checks, hints and the
+        defaults of slots all start from this."""
+        expected_mb = self._config.node.memory_mb or self._given_mb
+        return expected_mb if self._found_mb is None else min(expected_mb, self._found_mb)
 
     @property
     def cores(self) -> int:
@@ -130,9 +153,21 @@ class SiteMachine:
         self.away = sum(node.state is NodeState.AWAY for node in usable)
         self.idle = sum(node.state is NodeState.IDLE or node.name in held for node in usable)
         largest = max(usable, key=lambda node: (node.cores, node.memory_mb))
+        if self._largest is None or (self._largest.cores, self._largest.memory_mb) != (
+            largest.cores,
+            largest.memory_mb,
+        ):
+            self._found_mb = None
+        self._largest = largest
+        given_mb = [
+            each.given_mb(largest)
+            for each in partitions(snapshot, cluster.partition)
+            if each.name in largest.partitions
+        ]
+        self._given_mb = min(given_mb, default=largest.memory_mb)
         return NodeShape(
             self._config.node.cores or largest.cores,
-            self._config.node.memory_mb or largest.memory_mb,
+            self._memory_mb(),
             slot_devices(self._config, dict(largest.devices)),
         )
 
@@ -197,6 +232,7 @@ class SiteMachine:
             decision = planning.for_others(told, self.snapshot)
             mine = (by_name[name] for name in pool.nodes if name in by_name)
             counts = count_nodes(mine, ours, idle_max=pool.situation.idle)
+            counts = for_gpus(counts) if work.on_gpus is not None and pool.has_gpus else counts
             plans.append(msgspec.structs.replace(plan, decision=decision, nodes=counts))
         seen = self.snapshot
         for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):

@@ -464,15 +464,21 @@ def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> li
     return sorted({*(cause for cause in causes if cause), *([WIDE] if wide_waits else [])})
 
 
+def _with_others(found: Hindrance, *, away: int, bare: int) -> Hindrance:
+    """The same with nodes of none of its pools: `away` are down or drained, `bare` are idle and have no GPUs."""
+    nodes = found.nodes
+    if nodes is not None and nodes.are_for_gpus:
+        return msgspec.structs.replace(found, nodes=msgspec.structs.replace(nodes, bare=bare))
+    return msgspec.structs.replace(found, nodes=with_away(nodes, away))
+
+
 def hindrances_of(plans: Sequence[Named], *others: str | None, away: int = 0) -> list[Hindrance]:
     """Why no more nodes are asked for, in figures: one entry for each cause, those of the pools first. `others`: causes
     as sentences; `away`: nodes that are down or drained, which belong to no pool."""
     found = merged_hindrances(Hindrance(cause=plan.waits_for, nodes=plan.nodes) for plan in plans)
     idle = Binding.IDLE.value
-    found = [
-        msgspec.structs.replace(each, nodes=with_away(each.nodes, away)) if each.cause == idle else each
-        for each in found
-    ]
+    bare = sum(plan.nodes.idle for plan in plans if plan.nodes is not None and plan.shape.has_gpus is False)
+    found = [_with_others(each, away=away, bare=bare) if each.cause == idle else each for each in found]
     return [*found, *(Hindrance(cause=each) for each in others if each)][:HINDRANCES_MAX]
 
 

@@ -352,7 +352,8 @@ class Resumed(msgspec.Struct, tag_field="e", tag="resumed", kw_only=True):
 
 
 class Denied(msgspec.Struct, tag_field="e", tag="denied", kw_only=True):
-    """The site's staff deny the submitter of these jobs: their payloads are ended, what is open goes back."""
+    """The site's staff deny the submitter of these jobs, or their slots turned out to be too large for every pilot:
+    their payloads are ended, what is open goes back."""
 
     jobs: list[int]
     reason: str

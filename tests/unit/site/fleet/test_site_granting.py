@@ -18,6 +18,7 @@ from tidemill.site.fleet.granting import Granting
 from tidemill.site.state import site_state as s
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import LeaseOrder, ReleaseReport
+from tidemill.wire.node import Returned
 
 CONFIG = SiteConfig(name="here", server="unix:/x")
 
@@ -100,4 +101,54 @@ def test_a_job_goes_back_whole_where_a_later_form_of_it_is_refused(tmp_path: Pat
         assert [(each.first, each.count) for each in it.released] == [(0, 3), (3, 1)]
         assert (it.job.grants, it.job.ready) == ({}, [])
         assert not it.plan()
+        it.log.close()
+
+
+def sized(memory_mb: int) -> JobSpec:
+    return JobSpec(app="sim", events=4, resources=Resources(memory_mb=memory_mb))
+
+
+def test_work_that_fits_no_allocation_goes_back_once_pilots_say_what_they_have(tmp_path: Path) -> None:
+    """The nodes have 8,000 MB; allocations get 7,600 of them."""
+    with ThreadPoolExecutor(1) as executor:
+        it = OneJob(tmp_path, executor, sized(7900))
+        it.granting.refit(8000)
+        assert it.plan()
+        it.granting.refit(8000)
+        assert not it.released, "it fits, as far as is known"
+        it.granting.refit(7600)
+        assert [(each.first, each.count) for each in it.released] == [(0, 4)]
+        assert "7900 MB of memory and 50 MB for its work directory" in it.released[0].reason
+        assert "an allocation has 7600 MB on a node here" in it.released[0].reason
+        assert (it.job.grants, it.log.pool.state.fleets["f1"].cancels) == ({}, [1])
+        it.lease(2)
+        assert not it.plan(), "no more of it is granted"
+        assert [report.job for report in it.released] == [1, 2]
+        it.log.close()
+
+
+def test_work_that_still_fits_runs_on(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        it = OneJob(tmp_path, executor, sized(7500))
+        it.granting.refit(8000)
+        assert it.plan()
+        it.granting.refit(7600)
+        assert not it.released
+        it.log.close()
+
+
+def test_work_that_pilots_in_turn_have_no_room_for_goes_back(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        it = OneJob(tmp_path, executor, sized(1000))
+        it.granting.refit(8000)
+        assert it.plan()
+        (grant,) = it.job.grants
+        for number in (1, 2, 2, 3):
+            assert not it.released
+            returned = Returned(
+                p=f"a{number}.0.i1", s=1, grant=grant, job=1, first=0, count=4, reason="no_fit"
+            )
+            it.granting.heard([returned])
+        assert [(each.first, each.count) for each in it.released] == [(0, 4)]
+        assert it.released[0].reason == "3 pilots in turn have no room for it"
         it.log.close()

@@ -17,9 +17,10 @@ from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import AllocationRequest, GpuUse
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.machine import SiteMachine
-from tidemill.site.nodes.planning import Starts, features_apart
+from tidemill.site.nodes.planning import Starts, features_apart, hindrances_of
 from tidemill.site.nodes.selection import Named
 from tidemill.site.state.site_state import Allocation, SiteState
+from tidemill.wire.node import Started
 
 CONFIG = SiteConfig(name="s", server="unix:/s", batch="slurm", nodes_max=6)
 CAMPAIGN = Demand(events=200, core_s=2500.0, slot_cores=1, cores=8, range_s=12.5)
@@ -210,3 +211,48 @@ def test_features_that_set_a_pool_apart_are_as_few_as_may_be() -> None:
     assert features_apart(inside[:1], inside[1:]) == ("rack1",)
     assert features_apart(inside, [node("x", features=("cpu", "big"))]) == ()
     assert features_apart(inside, []) == ()
+
+
+def started(on: str, memory_mb: int) -> Started:
+    return Started(
+        p="a.0.i1", s=1, allocation="a", node=on, rank=0, cores=8, memory_mb=memory_mb, isolation="namespaces", note="",
+        version="1", at_us=1,
+    )  # fmt: skip
+
+
+def test_slots_have_the_memory_that_an_allocation_gets_and_not_the_nodes(tmp_path: Path) -> None:
+    """Slurm gives 1,900 MB for each core where nothing is asked for: 15,200 of 16,000 MB."""
+    short = Partition(name="short", nodes=(), is_default=True, memory_per_core_mb=1900)
+    machine = machine_on(tmp_path, snapshot(*ORDINARY, partitions=[short]))
+    assert machine.shape.memory_mb == 15200
+    asked = msgspec.structs.replace(CONFIG, node=NodeUse(memory_mb=16000))
+    assert machine_on(tmp_path, snapshot(*ORDINARY, partitions=[short]), asked).shape.memory_mb == 16000
+    whole = machine_on(tmp_path, snapshot(*ORDINARY))
+    assert whole.shape.memory_mb == 16000, "nothing is said: all of it"
+
+
+def test_what_pilots_find_on_such_a_node_counts(tmp_path: Path) -> None:
+    nodes = [*ORDINARY, node("small", cores=4, memory_mb=4000)]
+    machine = machine_on(tmp_path, snapshot(*nodes))
+    machine.heard([started("small", 3900), started("elsewhere", 100)])
+    assert machine.shape.memory_mb == 16000
+    machine.heard([started("n2", 15200)])
+    machine.take(snapshot(*nodes))
+    assert machine.shape.memory_mb == 15200
+    machine.heard([started("n2", 17000)])
+    assert machine.shape.memory_mb == 16000, "no more than the batch system has"
+
+
+def test_work_with_gpus_that_waits_says_which_nodes_it_waits_for(tmp_path: Path) -> None:
+    """Both nodes with GPUs are in use in part, and three others are idle."""
+    busy = [node(f"g{k}", gpus=2, state=NodeState.SHARED, cores_free=3) for k in (1, 2)]
+    machine = machine_on(tmp_path, snapshot(*ORDINARY[:3], *busy))
+    decided = plans(machine, msgspec.structs.replace(TRAINING, on_gpus=TRAINING))
+    (found,) = [each for each in hindrances_of(decided, away=1) if each.cause == "idle"]
+    assert found.nodes is not None
+    assert (found.nodes.nodes, found.nodes.shared, found.nodes.are_for_gpus, found.nodes.bare) == (
+        2,
+        2,
+        True,
+        3,
+    )
