@@ -118,8 +118,8 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
         (["wait", "--timeout", "30", "x"], "`30` has no unit", "--help"),
         (["jobs"], "no server is named", "tidemill up --detach"),
         (["jobs", "--state", "RUNING"], "is not a state", "did you mean `RUNNING`?"),
-        (["job", "cancel"], "needs numbers of jobs, or --campaign", ""),
-        (["outputs", "ls"], "name a job", ""),
+        (["job", "cancel"], "needs a job or a campaign", "tidemill job cancel zmumu"),
+        (["outputs", "ls"], "needs a job or a campaign", ""),
         (["report", "--since", "yore"], "neither a time", "--help"),
     ],
 )

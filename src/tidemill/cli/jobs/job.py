@@ -8,11 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.changes import changes_of, define_changes
-from tidemill.cli.jobs.named import define_events, job_of_events, one_job, told
+from tidemill.cli.jobs.named import define_events, job_of_events, named, needed, one_job, told
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import (
@@ -42,8 +42,13 @@ def define_one(parser: Parser) -> None:
 
 def define_many(parser: Parser) -> None:
     """Options of `job cancel`, `job retry`, `job accept` and `job discard`."""
-    parser.add_argument("jobs", type=count, nargs="*", metavar="JOB", help="numbers of jobs")
-    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
+    parser.add_argument(
+        "jobs",
+        nargs="*",
+        metavar="NAME|JOB",
+        help="numbers of jobs, or the name of a campaign: all of its jobs",
+    )
+    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign, likewise")
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
 
 
@@ -251,8 +256,12 @@ def retry(args: Namespace) -> int:
     """Run what failed or was not done of jobs or a campaign."""
     from tidemill.cli.jobs.follow import follow_jobs
 
-    if args.wait and not args.jobs:
-        raise ConfigError("`tidemill job retry --wait` needs numbers of jobs")
+    found = needed(named(args.jobs, args.campaign, verb="job retry"), "job retry")
+    if args.wait and not found.jobs:
+        raise ConfigError(
+            "`tidemill job retry --wait` needs numbers of jobs",
+            hint=f"`tidemill run --resume {found.campaign}` runs a campaign again, and follows it",
+        )
     changes = changes_of(args)
     if args.events is not None:
         if changes is not None:
@@ -261,12 +270,12 @@ def retry(args: Namespace) -> int:
                 hint="change the job first: `tidemill job retry JOB` with these options, without --events",
             )
         code = _act_on_events(args, "retry", done="run again", not_done="did not change")
-        return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
+        return follow_jobs(client_of(args), found.jobs, quiet=args.json) if args.wait else code
     if changes is not None and changes.output_dir and client_of(args).place.is_own:
-        check_output_dir(Path(changes.output_dir), args.campaign or "")
+        check_output_dir(Path(changes.output_dir), found.campaign or "")
     more = {} if changes is None else {"changes": changes}
     code = _act(args, "retry", "changed" if more else "run again", "had nothing to run again", **more)
-    return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
+    return follow_jobs(client_of(args), found.jobs, quiet=args.json) if args.wait else code
 
 
 def accept(args: Namespace) -> int:
@@ -280,8 +289,7 @@ def discard(args: Namespace) -> int:
 
 
 def _act(args: Namespace, verb: str, done: str, not_done: str, **more: Any) -> int:
-    if bool(args.jobs) == bool(args.campaign):
-        raise ConfigError(f"`tidemill job {verb}` needs numbers of jobs, or --campaign, and not both")
+    found = needed(named(args.jobs, args.campaign, verb=f"job {verb}"), f"job {verb}")
     client = client_of(args)
     act: Callable[..., ActionReply] = {
         "cancel": client.cancel,
@@ -289,7 +297,7 @@ def _act(args: Namespace, verb: str, done: str, not_done: str, **more: Any) -> i
         "accept": client.accept,
         "discard": client.discard,
     }[verb]
-    reply = act(args.jobs, campaign=args.campaign, reason=args.reason, **more)
+    reply = act(found.jobs, campaign=found.campaign, reason=args.reason, **more)
     if args.json:
         show_json(reply)
     else:
