@@ -194,7 +194,8 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         against=Against.NOTHING,
         back_off=NO_WAIT,
         meaning="a file system was full",
-        next_step="raise `scratch_mb` of the application or job, or free space at the site",
+        next_step="if its work directory was full, give it more: `tidemill job retry {job} --scratch SIZE`; else "
+        "free space at the site",
     ),
     FailureClass.CREDENTIAL: FailurePolicy(
         fault=FaultKind.CREDENTIAL,

@@ -78,7 +78,7 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
         (["--home", "x", "jobs"], "`--home` comes before the verb", "options follow the verb"),
         (["jobs", "--stat", "x"], "has no option `--stat`", "did you mean `--state`?"),
         (["jobs", "extra"], "has no use for `extra`", "--help"),
-        (["job", "cancel", "seven"], "`seven` is not a whole number", "--help"),
+        (["job", "cancel", "0"], "`0`: jobs are numbered from 1", ""),
         (["run"], "needs a command", "tidemill run"),
         (["run", "--events", "0", "--", "true"], "`0` is less than 1", "--help"),
         (["run", "--retries", "-1", "--", "true"], "`-1`: it must be 0 or more", "--help"),

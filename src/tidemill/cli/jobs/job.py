@@ -181,13 +181,16 @@ def _waits_text(cause: str, hint: str | None) -> str:
 
 
 def limits_text(need: Resources) -> str:
-    """Memory and time that a job asks for, and how far they may grow; empty = its application or site decides."""
+    """Memory, room for files and time that a job asks for, and how far they may grow; empty = its application or site
+    decides."""
     from msgspec import UNSET
 
     found = []
     if need.memory_mb is not None:
         most = "" if need.memory_mb_max is UNSET else f", up to {count_text(need.memory_mb_max)} MB"
         found.append(f"memory {count_text(need.memory_mb)} MB{most}")
+    if need.scratch_mb is not None:
+        found.append(f"files {count_text(need.scratch_mb)} MB")
     if need.timeout_s is not None:
         most = "" if need.timeout_s_max is UNSET else f", up to {duration_text(need.timeout_s_max)}"
         found.append(f"time {duration_text(need.timeout_s)}{most}")
