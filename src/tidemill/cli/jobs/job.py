@@ -27,7 +27,7 @@ from tidemill.model.quantities import (
 
 if TYPE_CHECKING:
     from tidemill.model.job import Resources
-    from tidemill.wire.api import ActionReply, FailureRow, JobDetail, JobRow
+    from tidemill.wire.api import ActionReply, FailureRow, JobDetail, JobRow, PayloadUsage
     from tidemill.wire.hospital import StayRow
 
 FAILURES_SHOWN = 5
@@ -142,9 +142,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     if row.ended_us:
         facts.append(("ended", clock.utc_text(row.ended_us)))
     if usage.wall_us:
-        share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
-        facts.append(("used", f"{duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share},"
-                      f" at most {bytes_text(usage.rss_kb * 1024)} of memory"))  # fmt: skip
+        facts.append(("used", f"{used_text(usage)}, by what is done"))
     facts += _ended_lists(detail)
     if detail.kept is not None:
         where = "under way" if detail.kept.under_way else f"at site {detail.kept.site}"
@@ -159,6 +157,15 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     if detail.remark:
         facts.append(("remark", detail.remark))
     return facts
+
+
+def used_text(usage: PayloadUsage) -> str:
+    """What the payloads of events that are done used: sites add up no others. Pure."""
+    share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
+    return (
+        f"{duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share}, at most {bytes_text(usage.rss_kb * 1024)} "
+        "of memory"
+    )
 
 
 def _events_text(row: JobRow) -> str:
