@@ -63,9 +63,8 @@ def outputs_lines(detail: JobDetail) -> list[str]:
     for each in known_outputs(spec)[:SHOWN]:
         row = _arriving(detail, each.name)
         if row is not None:
-            lines.append(
-                f"{each.name}: {arrived_text(row, detail.row.events, _before(detail, row))}; more files arrive while it runs"
-            )
+            arrived = arrived_text(row, detail.row.events, _before(detail, row))
+            lines.append(f"{each.name}: {arrived}; more files arrive while it runs")
         elif arrives(spec, each) and not detail.row.events_done:
             lines.append(f"{each.name}: {comes_when(spec, each)}")
         elif arrives(spec, each):

@@ -39,7 +39,7 @@ def split_names(words: Sequence[str]) -> tuple[list[int], list[str]]:
     return jobs, campaigns
 
 
-class Named(NamedTuple):
+class NamedJobs(NamedTuple):
     """What a command line names: jobs by their numbers, or all jobs of a campaign; none = all."""
 
     jobs: list[int]
@@ -51,7 +51,7 @@ class Named(NamedTuple):
         return self.jobs[0] if self.jobs else None
 
 
-def named(words: Sequence[str], campaign: str | None, *, verb: str, several: bool = True) -> Named:
+def named(words: Sequence[str], campaign: str | None, *, verb: str, several: bool = True) -> NamedJobs:
     """Numbers of jobs, or one campaign, by its name alone or by `--campaign`. Raises ConfigError. Pure."""
     jobs, names = split_names(words)
     names += [] if campaign is None else [campaign]
@@ -61,10 +61,10 @@ def named(words: Sequence[str], campaign: str | None, *, verb: str, several: boo
         raise ConfigError(f"`tidemill {verb}` takes one campaign", hint=f"tidemill {verb} {names[0]}")
     if len(jobs) > 1 and not several:
         raise ConfigError(f"`tidemill {verb}` takes one job", hint="name one of them, or their campaign")
-    return Named(jobs, names[0] if names else None)
+    return NamedJobs(jobs, names[0] if names else None)
 
 
-def needed(found: Named, verb: str) -> Named:
+def needed(found: NamedJobs, verb: str) -> NamedJobs:
     """The same. Raises ConfigError if it names nothing. Pure."""
     if not found.jobs and found.campaign is None:
         raise ConfigError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count_or_zero
 from tidemill.cli.arriving import outputs_lines, still_kept
-from tidemill.cli.jobs.named import Named, named, needed
+from tidemill.cli.jobs.named import NamedJobs, named, needed
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.quantities import bytes_text
@@ -56,7 +56,7 @@ def define_get(parser: Parser) -> None:
     )
 
 
-def _find(args: Namespace, verb: str) -> tuple[Any, Named, list[Any]]:
+def _find(args: Namespace, verb: str) -> tuple[Any, NamedJobs, list[Any]]:
     words = [] if args.job is None else [args.job]
     what = needed(named(words, args.campaign, verb=verb, several=False), verb)
     client = client_of(args)
