@@ -123,4 +123,5 @@ echo "installed $("$place/bin/tidemill" --version) into $place"
 echo
 echo "  export PATH=$dir/bin:\$PATH      # add this line to ~/.bashrc"
 echo "  tidemill doctor                  # what this machine allows"
+echo "  tidemill site init               # then, on a cluster: your own site, which submits nothing yet"
 exit 0

@@ -110,6 +110,12 @@ def _memory_span(text: str) -> GrowthSpan:
     return span_of(text, parse_memory_mb)
 
 
+def _size_mb(text: str) -> int:
+    from tidemill.model.retry.growth import parse_memory_mb
+
+    return parse_memory_mb(text)
+
+
 def _wall_span(text: str) -> GrowthSpan:
     from tidemill.model.retry.growth import span_of
 
@@ -160,6 +166,7 @@ def _gpus(text: str) -> dict[str, int]:
 duration = option_type(_duration, "duration")
 gpus = option_type(_gpus, "gpus")
 memory_span = option_type(_memory_span, "memory")
+size_mb = option_type(_size_mb, "size")
 wall_span = option_type(_wall_span, "duration")
 count = option_type(_count, "count")
 port = option_type(_port, "port")

@@ -63,9 +63,8 @@ def outputs_lines(detail: JobDetail) -> list[str]:
     for each in known_outputs(spec)[:SHOWN]:
         row = _arriving(detail, each.name)
         if row is not None:
-            lines.append(
-                f"{each.name}: {arrived_text(row, detail.row.events)}; more files arrive while it runs"
-            )
+            arrived = arrived_text(row, detail.row.events, _before(detail, row))
+            lines.append(f"{each.name}: {arrived}; more files arrive while it runs")
         elif arrives(spec, each) and not detail.row.events_done:
             lines.append(f"{each.name}: {comes_when(spec, each)}")
         elif arrives(spec, each):
@@ -85,13 +84,19 @@ def known_outputs(spec: JobSpec) -> list[Output]:
     return found
 
 
-def arrived_text(row: OutputRow, events: int) -> str:
-    """How much of an output has arrived, and where: `14 of 200 events in /data/out/7-hits (1.2 kB)`."""
+def arrived_text(row: OutputRow, events: int, before: Sequence[OutputRow] = ()) -> str:
+    """How much of an output has arrived, and where: `14 of 200 events in /data/out/7-hits (1.2 kB)`. `before`: what was
+    delivered there before the job went on."""
     from tidemill.client.event_states import listed_events
     from tidemill.client.outputs import local_path
 
-    count = count_text(len(listed_events(row.events))) if row.events else "some"
-    return f"{count} of {count_text(events)} events in {local_path(row)} ({bytes_text(row.size_bytes)})"
+    there = [row, *before]
+    found = listed_events(row.events)
+    for each in before:
+        found.add_all(listed_events(each.events))
+    count = count_text(len(found)) if all(each.events for each in there) else "some"
+    size = bytes_text(sum(each.size_bytes for each in there))
+    return f"{count} of {count_text(events)} events in {local_path(row)} ({size})"
 
 
 def still_kept(kept: Iterable[KeptOutputs], found: Sequence[JobOutput]) -> list[KeptOutputs]:
@@ -116,6 +121,15 @@ def _arriving(detail: JobDetail, name: str) -> OutputRow | None:
     from tidemill.client.outputs import is_arriving
 
     return next((each for each in detail.outputs if each.name == name and is_arriving(each)), None)
+
+
+def _before(detail: JobDetail, row: OutputRow) -> list[OutputRow]:
+    """What was delivered to the same place before the job went on."""
+    return [
+        each
+        for each in detail.outputs
+        if each is not row and (each.name, each.url) == (row.name, row.url) and each.sha256
+    ]
 
 
 def _has_arrived(detail: JobDetail) -> bool:

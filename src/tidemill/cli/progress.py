@@ -25,7 +25,8 @@ _PASSING = re.compile(r"; the next poll is (due now|in \d+ s at the latest)|(\d[
 
 
 class Progress:
-    """Call it with the campaign's row, as often as you like. Events that failed for good count as settled."""
+    """Call it with the campaign's row, as often as you like. Events that failed for good count as settled; those
+    that were canceled are not waited for, and count as none."""
 
     def __init__(self, *, what: str, quiet: bool = False) -> None:
         self._what = what
@@ -50,25 +51,32 @@ class Progress:
 
     def __call__(self, row: CampaignRow) -> None:
         """Show where the campaign is."""
-        settled = row.events_done + row.events_failed + row.events_canceled
+        settled = row.events_done + row.events_failed
         if self._bar is not None:
-            failed = f"{count_text(row.events_failed)} failed" if row.events_failed else ""
-            self._bar.update(self._task, completed=settled, total=row.events, failed=failed)
+            total = row.events - row.events_canceled
+            self._bar.update(self._task, completed=settled, total=total, failed=self._others(row, ""))
         elif not self._quiet:
             self._tell(row, settled)
 
     def _tell(self, row: CampaignRow, settled: int) -> None:
         now = clock.monotonic_s()
-        is_news = self._told != (settled, row.events) and (settled > 0 or self._told is not None)
-        ended = settled >= row.events and is_news
+        total = row.events - row.events_canceled
+        is_news = self._told != (settled, total) and (settled > 0 or self._told is not None)
+        ended = settled >= total and is_news
         if now - self._told_s < (LINE_S if is_news else STILL_S) and not ended:
             return
-        self._told_s, self._told = now, (settled, row.events)
-        done = percent_text(ratio(settled, row.events))
-        failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
-        failed += f", {count_text(row.events_canceled)} canceled" if row.events_canceled else ""
-        say(f"{self._what}: {count_text(settled)} of {count_text(row.events)} events ended ({done}){failed},"
+        self._told_s, self._told = now, (settled, total)
+        done = percent_text(ratio(settled, total))
+        others = self._others(row, ", ")
+        say(f"{self._what}: {count_text(settled)} of {count_text(total)} events ended ({done}){others},"
             f" {duration_text(now - self._started_s)}")  # fmt: skip
+
+    @staticmethod
+    def _others(row: CampaignRow, before: str) -> str:
+        """How many failed, and how many were canceled, which are not waited for."""
+        counts = ((row.events_failed, "failed"), (row.events_canceled, "canceled"))
+        text = ", ".join(f"{count_text(number)} {word}" for number, word in counts if number)
+        return f"{before}{text}" if text else ""
 
 
 class WaitingNotice:

@@ -46,8 +46,9 @@ home, the socket of a `tidemill server run` of this home.
 ## What a command of `tidemill run` sees
 
 - **Work directory**: an empty one of its own, and in it what `--input` names: a file, a directory, or the files that a
-  pattern matches, under their own names. Outputs (`--output PATH`) are relative to it. `HOME` and `/tmp` belong to the
-  slot and are emptied afterwards.
+  pattern matches, under their own names; with `--each` or `--sweep` also the rows of all events, as
+  `lines`. Files that rows or arguments only name are not brought: `--input` brings them, or an absolute path names
+  them. Outputs (`--output PATH`) are relative to it. `HOME` and `/tmp` belong to the slot and are emptied afterwards.
 - **Inputs** cannot be changed. Whatever the mode of the source, an input that is a single file is executable, since it
   may be a program; files of a directory keep their modes. So `cp IN OUT` makes an executable file, which of an input
   from 1 MiB on, or at a site without namespaces, is also read-only. `cp --no-preserve=mode IN OUT` makes a plain,

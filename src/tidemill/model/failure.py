@@ -194,7 +194,8 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         against=Against.NOTHING,
         back_off=NO_WAIT,
         meaning="a file system was full",
-        next_step="raise `scratch_mb` of the application or job, or free space at the site",
+        next_step="if its work directory was full, give it more: `tidemill job retry {job} --scratch SIZE`; else "
+        "free space at the site",
     ),
     FailureClass.CREDENTIAL: FailurePolicy(
         fault=FaultKind.CREDENTIAL,
@@ -251,6 +252,8 @@ GROWS = "; it runs again with "
 ILLEGAL = "the job is not legal: "
 """Begins the message of a site that refuses a job for what it is, not for what the site has."""
 STDERR_EMPTY = "its stderr is empty"  #: start of a next step
+NO_SUCH_FILE = "No such file or directory"  #: as the C library, and so most programs, print it
+NOT_FOUND = "a file that it did not find is there if an `--input` brings it, or an absolute path names it"
 FOUND = "; the work directory has "
 """What precedes the names of files where an output is missing (`crates/slot`, `scratch`): events may differ in them."""
 
@@ -321,7 +324,13 @@ def step_after(evidence: Evidence, *, job: int | None = None, event: int | None 
     approval = _APPROVAL.search(evidence.message) if evidence.failure is FailureClass.DISPATCH else None
     if approval is not None:
         return f"at the site, the owner of its application files runs {approval[0]}"
-    return next_step(evidence.failure, job=job, event=event, stderr=bool(evidence.stderr_tail.strip()))
+    step = next_step(evidence.failure, job=job, event=event, stderr=bool(evidence.stderr_tail.strip()))
+    return f"{step}; {NOT_FOUND}" if lacks_file(evidence) else step
+
+
+def lacks_file(evidence: Evidence) -> bool:
+    """Whether a payload failed after the system did not find a file for it."""
+    return evidence.failure is FailureClass.PAYLOAD and NO_SUCH_FILE in evidence.stderr_tail
 
 
 def _is_not_filled(evidence: Evidence) -> bool:

@@ -55,8 +55,9 @@ def test_a_failed_job_runs_again_with_what_the_retry_changes(world: World) -> No
     site.sync(done(lease, 0, 2), failed(lease, 2), failed(lease, 3))
     assert world.state(job) == "PARTIAL"
     changes = JobChanges(
-        memory_mb=3000, timeout_s=60, cores=2, env={"A": "b"}, retries=5, failed_max=1, at_once=1
-    )
+        memory_mb=3000, scratch_mb=4000, timeout_s=60, cores=2, env={"A": "b"}, retries=5, failed_max=1,
+        at_once=1,
+    )  # fmt: skip
     assert retried(world, job, changes=changes) == 1
     (again,) = leases(site.sync())
     spec = told(again)
@@ -66,6 +67,7 @@ def test_a_failed_job_runs_again_with_what_the_retry_changes(world: World) -> No
         60,
         2,
     )
+    assert spec.resources.scratch_mb == 4000
     assert (spec.env, spec.retries, spec.failed_max, spec.at_once) == ({"A": "b"}, 5, 1, 1)
     assert world.job(job).row.events_done == 2
     site.sync(done(again), *(done(each) for each in leases(site.sync(done(again)))))
@@ -121,6 +123,7 @@ def test_a_larger_job_goes_only_where_it_fits_and_a_complete_one_stays_as_it_is(
     [
         (JobChanges(memory_mb=0), "`resources.memory_mb` is 0"),
         (JobChanges(memory_mb=100, memory_mb_max=50), "`resources.memory_mb_max` is 50"),
+        (JobChanges(scratch_mb=0), "`resources.scratch_mb` is 0"),
         (JobChanges(retries=5000), "`retries` must be 0 to 1000"),
         (JobChanges(env={"1x": ""}), "is not a valid name of a variable"),
         (JobChanges(output_dir="/a\nb"), "holds control characters"),

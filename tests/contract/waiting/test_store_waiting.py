@@ -14,6 +14,7 @@ from tidemill import clock
 from tidemill.batch.reasons import slurm_meaning
 from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
 from tidemill.model.job import JobSpec
+from tidemill.server.core.campaign_names import find
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import Capacity, JobRow, SiteView
@@ -43,8 +44,10 @@ def listed(world: World) -> list[JobRow]:
 
 
 def campaign_phase(world: World) -> str:
-    rows = api_pages.campaigns(world.reader)
-    return rows[0].phase
+    """In the list, and on its own."""
+    (row,) = api_pages.campaigns(world.reader)
+    assert api_pages.campaign(world.reader, find(world.reader, row.name, row.owner)).phase == row.phase
+    return row.phase
 
 
 def in_queue(word: str, number: int) -> AwaitedNodes:

@@ -182,12 +182,25 @@ def test_environment_retries_and_bounds_are_taken_by_what_is_resumed(home: Home)
     assert home.run("run", *words, "--", "sh", "-c", script).returncode == 1
     flag.write_text("on")
     words = ["--env", "SIDE=right", "--retries", "1", "--failed-max", "1", "--at-once", "1", "--cores", "1"]
+    words += ["--scratch", "60M"]
     done = home.run("run", "--resume", "env", *words)
     assert done.returncode == 0, done.stderr
     (row,) = home.jobs("env")
     spec = Client(home=home.path).job(row.id).spec
     assert (spec.env["SIDE"], spec.env["FLAG"]) == ("right", str(flag))
     assert (spec.retries, spec.failed_max, spec.at_once) == (1, 1, 1)
+    assert spec.resources.scratch_mb == 60
+
+
+def test_a_command_whose_files_found_no_room_gets_more_as_its_failure_says(home: Home) -> None:
+    words = ["--name", "big", "--retries", "0", "--scratch", "60MB", "--output", "big"]
+    done = home.run("run", *words, "--", "sh", "-c", "head -c 80000000 /dev/zero > big")
+    assert done.returncode == 1
+    assert "may take 60 MB together" in done.stderr
+    assert "raise `--scratch` of `run` or `job retry`" in done.stderr, done.stderr
+    (job,) = home.jobs("big")
+    again = home.run("job", "retry", str(job.id), "--scratch", "200M", "--wait")
+    assert again.returncode == 0, again.stderr
 
 
 @pytest.mark.parametrize("option", [["--cores", "999"], ["--memory", "99999G"]])
@@ -227,7 +240,7 @@ def test_a_resume_names_every_option_that_it_does_not_take(home: Home) -> None:
     for name in ("`--output`", "`--site`", "`--no-keep-stdout`", "`--fail-fast`", "`--events`", "a command"):
         assert name in done.stderr, done.stderr
     assert "`--cores`" not in done.stderr.splitlines()[0]
-    assert "hint: it takes --memory, --wall, --cores, --dir" in done.stderr
+    assert "hint: it takes --memory, --scratch, --wall, --cores, --dir" in done.stderr
 
 
 def test_outputs_that_could_not_be_delivered_go_elsewhere_at_a_resume(home: Home) -> None:

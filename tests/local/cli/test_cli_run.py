@@ -147,7 +147,8 @@ def test_outputs_are_listed_and_copied(home: Home) -> None:
     assert done.returncode == 0, done.stderr
     assert (home.work / done.stdout.strip()).stat().st_size == listed["output"]["size_bytes"]
     assert home.run("outputs", "get", str(listed["job"]), "--output", "nil").returncode == 2
-    for words in ([str(listed["job"])], ["--campaign", name]):
+    for words in ([str(listed["job"])], [name]):
+        assert home.data("outputs", "ls", *words) == [listed]
         missed = home.run("outputs", "get", *words, "--event", "99")
         assert missed.returncode == 2
         assert f"hint: `tidemill outputs ls {' '.join(words)} --files` lists them" in missed.stderr

@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 from msgspec import structs
 
-from tidemill.cli.arriving import arrived_text, still_kept
+from tidemill.cli.arriving import arrived_text, outputs_lines, still_kept
 from tidemill.cli.jobs.explain import _show_failure, story
 from tidemill.cli.jobs.follow import standing
-from tidemill.cli.jobs.job import _facts, _show_failures
-from tidemill.cli.jobs.logs import _failed_try
+from tidemill.cli.jobs.job import _facts, _show_failures, used_text
+from tidemill.cli.jobs.logs import _failed_try, _tell_none
 from tidemill.cli.jobs.outcome import _tell_left
 from tidemill.client.client import Client
 from tidemill.client.event_states import states
@@ -102,6 +102,32 @@ def test_a_list_of_events_that_cannot_be_read_is_an_error_and_no_bug(
 ) -> None:
     with pytest.raises(ProtocolError, match="has events that cannot be read: `8-0` ends before it starts"):
         read(structs.replace(_detail(), done="8-0"))
+
+
+def test_the_stdout_of_an_event_that_failed_is_not_in_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = OutputRow(name="stdout", url="/out/stdout.tar", size_bytes=9, sha256="ab", events="0-8")
+    job = structs.replace(_detail(_attempt(0, 1)), outputs=[kept])
+    _tell_none(job, "job 1, event 9", 9)
+    assert "wrote nothing to stdout and stderr" in capsys.readouterr().err
+    _tell_none(job, "job 1, event 8", 8)
+    assert "is in the output `stdout`: /out/stdout.tar" in capsys.readouterr().err
+
+
+def test_what_was_delivered_before_a_retry_is_counted_with_what_arrives() -> None:
+    there = OutputRow(name="stdout", url="/out/", size_bytes=600, sha256="ab", events="0-5")
+    arriving = OutputRow(name="stdout", url="/out/", size_bytes=300, sha256="", events="6-8")
+    elsewhere = OutputRow(name="stdout", url="/old/", size_bytes=600, sha256="ab", events="9")
+    spec = JobSpec(command=["true"], events=10, keep_stdout=True)
+    job = structs.replace(_detail(_attempt(0, None)), spec=spec, outputs=[there, elsewhere, arriving])
+    assert outputs_lines(job) == ["stdout: 9 of 10 events in /out (900 B); more files arrive while it runs"]
+
+
+def test_what_was_used_is_said_of_what_is_done() -> None:
+    usage = PayloadUsage(payloads=9, wall_us=9 * S, user_us=9 * S, rss_kb=8_000)
+    job = structs.replace(_detail(_attempt(0, 9)), usage=usage, waits_for=None)
+    said = used_text(usage)
+    assert f"what is done used {said}" in story(job, now_us=START + 9 * S)
+    assert ("used", f"{said}, by what is done") in _facts(job)
 
 
 @pytest.mark.parametrize(("leased", "said"), [(1, "1 is leased"), (2, "2 are leased")])

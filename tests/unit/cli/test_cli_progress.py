@@ -78,6 +78,12 @@ def test_events_that_failed_have_ended_and_are_not_done(capsys: pytest.CaptureFi
     assert "picky: 9 of 9 events ended (100 %), 1 failed, " in capsys.readouterr().err
 
 
+def test_canceled_events_are_neither_ended_nor_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(what="half") as progress:
+        progress(msgspec.structs.replace(row(5), events_canceled=4))
+    assert "half: 5 of 5 events ended (100 %), 4 canceled, " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("events", "shown"),
     [

@@ -14,11 +14,13 @@ import pytest
 
 import tidemill
 from tidemill.cli.jobs.changes import CHANGING, option_of
+from tidemill.cli.jobs.named import named
 from tidemill.cli.main import main, wants_json
 from tidemill.cli.start.completion import SCRIPTS, complete
 from tidemill.cli.start.man import page, roff
 from tidemill.cli.suggestions import MEANINGS, distance, suggested
 from tidemill.cli.verbs import VERBS, family_of, load, parser_of
+from tidemill.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +158,47 @@ def test_the_json_of_a_command_is_its_own() -> None:
     assert wants_json(["run", "--json", "--", "ls"])
     assert not wants_json(["run", "--", "ls", "--json"])
     assert not wants_json(["run", "ls", "--json"])
+
+
+@pytest.mark.parametrize(
+    ("words", "campaign", "jobs", "name"),
+    [
+        (["7", "9"], None, [7, 9], None),
+        (["3-5"], None, [3, 4, 5], None),
+        (["scan"], None, [], "scan"),
+        (["ada/scan"], None, [], "ada/scan"),
+        ([], "scan", [], "scan"),
+        ([], None, [], None),
+    ],
+)
+def test_a_verb_takes_numbers_of_jobs_or_the_name_of_a_campaign(
+    words: list[str], campaign: str | None, jobs: list[int], name: str | None
+) -> None:
+    assert named(words, campaign, verb="job cancel") == (jobs, name)
+
+
+@pytest.mark.parametrize("words", [["scan", "7"], ["scan", "other"], ["0"], ["5-3"]])
+def test_what_is_named_must_be_one_campaign_or_jobs(words: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        named(words, None, verb="job cancel")
+
+
+@pytest.mark.parametrize(
+    "verb", ["job cancel", "job retry", "job accept", "job discard", "outputs ls", "outputs get", "errors"]
+)
+def test_verbs_of_jobs_take_a_name_where_they_take_a_number(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They go on to the server, of which there is none here."""
+    for word in ("scan", "7"):
+        assert main([*verb.split(), word]) == 2
+        assert "no server" in capsys.readouterr().err
+
+
+def test_a_retry_that_waits_for_a_campaign_names_the_command_that_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["job", "retry", "scan", "--wait"]) == 2
+    assert "tidemill run --resume scan" in capsys.readouterr().err
+    assert main(["job", "cancel"]) == 2
+    assert "tidemill job cancel zmumu" in capsys.readouterr().err

@@ -171,6 +171,24 @@ def test_an_image_that_cannot_be_shown_counts_against_the_node_and_its_events_ru
 
 
 @pytest.mark.parametrize(
+    "tail",
+    [
+        "cat: data/in1.dat: No such file or directory\n",
+        "Traceback (most recent call last):\nFileNotFoundError: [Errno 2] No such file or directory: 'data/in1.dat'",
+    ],
+)
+def test_where_a_file_was_not_found_the_next_step_names_how_files_are_brought(tail: str) -> None:
+    evidence = Evidence(
+        failure=FailureClass.PAYLOAD, message="exit status 1", exit_status=1, stderr_tail=tail
+    )
+    step = step_after(evidence, job=17, event=3)
+    assert step.startswith("read its stderr: `tidemill job logs 17 --event 3`")
+    assert "if an `--input` brings it, or an absolute path names it" in step
+    other = msgspec.structs.replace(evidence, stderr_tail="no convergence")
+    assert "--input" not in step_after(other, job=17, event=3)
+
+
+@pytest.mark.parametrize(
     "message",
     [
         "line of event 0 cannot become an argument: it is `-c`: letters are allowed",

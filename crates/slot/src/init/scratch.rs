@@ -216,7 +216,7 @@ impl Scratch {
         };
         format!(
             "work directory, inputs, /tmp and /dev/shm of a slot may take {cap_mb} MB together, {} MB are in \
-             use{files}: raise `resources.scratch_mb`",
+             use{files}: raise `--scratch` of `run` or `job retry`, or `resources.scratch_mb` of a job file",
             self.used_mb()
         )
     }

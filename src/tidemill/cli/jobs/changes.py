@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli.arguments import Parser, count, count_or_zero, memory_span, wall_span
+from tidemill.cli.arguments import Parser, count, count_or_zero, memory_span, size_mb, wall_span
 
 if TYPE_CHECKING:
     from tidemill.model.retry.changes import JobChanges
@@ -17,6 +17,11 @@ CHANGING: dict[str, dict[str, Any]] = {
         "type": memory_span,
         "metavar": "SIZE",
         "help": "memory per slot: `2G`, MB, or `2G..8G` (default: as before)",
+    },
+    "scratch": {
+        "type": size_mb,
+        "metavar": "SIZE",
+        "help": "room for work directory, inputs and /tmp per slot: `4G`, or MB (default: as before)",
     },
     "wall": {
         "type": wall_span,
@@ -75,6 +80,8 @@ def changes_of(args: Namespace) -> JobChanges | None:
     for name in ("cores", "retries", "failed_max", "at_once"):
         if getattr(args, name) is not None:
             words[name] = getattr(args, name)
+    if args.scratch is not None:
+        words["scratch_mb"] = args.scratch
     if args.dir is not None:
         words["output_dir"] = str(args.dir.absolute())
     if args.env:

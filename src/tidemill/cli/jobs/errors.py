@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.jobs.named import named
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.model.quantities import count_text, counted_text, times_text
 
@@ -23,6 +24,9 @@ REPAIRED = "nothing: their jobs are COMPLETED by now"
 
 def define(parser: Parser) -> None:
     """Options of `errors`."""
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME|JOB", help="only failures of this campaign or job (default: all)"
+    )
     parser.add_argument("--campaign", metavar="NAME", help="only failures of this campaign (default: all)")
     parser.add_argument("--job", type=count, metavar="JOB", help="only failures of this job (default: all)")
     parser.add_argument(
@@ -39,8 +43,10 @@ def run(args: Namespace) -> int:
     from tidemill.model.failure import POLICY
     from tidemill.report.query import group_failures
 
+    words = [each for each in (args.name, None if args.job is None else str(args.job)) if each is not None]
+    what = named(words, args.campaign, verb="errors", several=False)
     client = client_of(args)
-    rows = list(client.failures(campaign=args.campaign, job=args.job, limit=args.limit))
+    rows = list(client.failures(campaign=what.campaign, job=what.job, limit=args.limit))
     groups = group_failures(rows)
     if args.json:
         show_json(groups)

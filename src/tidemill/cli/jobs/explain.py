@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.arriving import outputs_lines
-from tidemill.cli.jobs.job import define_one, is_acceptable, state_text, stay_text, undelivered_text
+from tidemill.cli.jobs.job import (
+    define_one,
+    is_acceptable,
+    state_text,
+    stay_text,
+    undelivered_text,
+    used_text,
+)
 from tidemill.cli.jobs.named import check_events, define_events, one_job
 from tidemill.cli.progress import waiting_text
 from tidemill.cli.terminal import show, show_json
 from tidemill.model.job import STRESS_REASON
-from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, rate_text, ratio
+from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -197,11 +204,7 @@ def _ended(detail: JobDetail) -> list[str]:
         counts += "; no event of it was started"
     lines.append(counts)
     if usage.wall_us:
-        share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
-        lines.append(
-            f"it used {duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share}, at most "
-            f"{bytes_text(usage.rss_kb * 1024)} of memory"
-        )
+        lines.append(f"what is done used {used_text(usage)}")
     lines += [
         f"output {each.name}: {each.url} ({bytes_text(each.size_bytes)})"
         for each in detail.outputs[:OUTPUTS_SHOWN]

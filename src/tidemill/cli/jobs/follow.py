@@ -152,7 +152,10 @@ def tell_failures(
     for group in groups[:CAUSES_SHOWN]:
         _tell_cause(group, with_stderr=with_stderr)
     from tidemill.cli.jobs.job import is_acceptable
+    from tidemill.model.failure import NOT_FOUND, lacks_file
 
+    if any(lacks_file(each.evidence) for group in groups[:CAUSES_SHOWN] for each in group.examples):
+        hint(NOT_FOUND)
     if is_acceptable(job):
         hint(f"`tidemill job accept {job.row.id}` delivers what is done as it is")
     campaign, what = job.row.campaign, "it" if job.row.events == 1 else "what failed"

@@ -8,11 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.changes import changes_of, define_changes
-from tidemill.cli.jobs.named import define_events, job_of_events, one_job, told
+from tidemill.cli.jobs.named import define_events, job_of_events, named, needed, one_job, told
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import (
@@ -27,7 +27,7 @@ from tidemill.model.quantities import (
 
 if TYPE_CHECKING:
     from tidemill.model.job import Resources
-    from tidemill.wire.api import ActionReply, FailureRow, JobDetail, JobRow
+    from tidemill.wire.api import ActionReply, FailureRow, JobDetail, JobRow, PayloadUsage
     from tidemill.wire.hospital import StayRow
 
 FAILURES_SHOWN = 5
@@ -42,8 +42,13 @@ def define_one(parser: Parser) -> None:
 
 def define_many(parser: Parser) -> None:
     """Options of `job cancel`, `job retry`, `job accept` and `job discard`."""
-    parser.add_argument("jobs", type=count, nargs="*", metavar="JOB", help="numbers of jobs")
-    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
+    parser.add_argument(
+        "jobs",
+        nargs="*",
+        metavar="NAME|JOB",
+        help="numbers of jobs, or the name of a campaign: all of its jobs",
+    )
+    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign, likewise")
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
 
 
@@ -137,9 +142,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     if row.ended_us:
         facts.append(("ended", clock.utc_text(row.ended_us)))
     if usage.wall_us:
-        share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
-        facts.append(("used", f"{duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share},"
-                      f" at most {bytes_text(usage.rss_kb * 1024)} of memory"))  # fmt: skip
+        facts.append(("used", f"{used_text(usage)}, by what is done"))
     facts += _ended_lists(detail)
     if detail.kept is not None:
         where = "under way" if detail.kept.under_way else f"at site {detail.kept.site}"
@@ -154,6 +157,15 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
     if detail.remark:
         facts.append(("remark", detail.remark))
     return facts
+
+
+def used_text(usage: PayloadUsage) -> str:
+    """What the payloads of events that are done used: sites add up no others. Pure."""
+    share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
+    return (
+        f"{duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share}, at most {bytes_text(usage.rss_kb * 1024)} "
+        "of memory"
+    )
 
 
 def _events_text(row: JobRow) -> str:
@@ -176,13 +188,16 @@ def _waits_text(cause: str, hint: str | None) -> str:
 
 
 def limits_text(need: Resources) -> str:
-    """Memory and time that a job asks for, and how far they may grow; empty = its application or site decides."""
+    """Memory, room for files and time that a job asks for, and how far they may grow; empty = its application or site
+    decides."""
     from msgspec import UNSET
 
     found = []
     if need.memory_mb is not None:
         most = "" if need.memory_mb_max is UNSET else f", up to {count_text(need.memory_mb_max)} MB"
         found.append(f"memory {count_text(need.memory_mb)} MB{most}")
+    if need.scratch_mb is not None:
+        found.append(f"files {count_text(need.scratch_mb)} MB")
     if need.timeout_s is not None:
         most = "" if need.timeout_s_max is UNSET else f", up to {duration_text(need.timeout_s_max)}"
         found.append(f"time {duration_text(need.timeout_s)}{most}")
@@ -251,8 +266,12 @@ def retry(args: Namespace) -> int:
     """Run what failed or was not done of jobs or a campaign."""
     from tidemill.cli.jobs.follow import follow_jobs
 
-    if args.wait and not args.jobs:
-        raise ConfigError("`tidemill job retry --wait` needs numbers of jobs")
+    found = needed(named(args.jobs, args.campaign, verb="job retry"), "job retry")
+    if args.wait and not found.jobs:
+        raise ConfigError(
+            "`tidemill job retry --wait` needs numbers of jobs",
+            hint=f"`tidemill run --resume {found.campaign}` runs a campaign again, and follows it",
+        )
     changes = changes_of(args)
     if args.events is not None:
         if changes is not None:
@@ -261,12 +280,12 @@ def retry(args: Namespace) -> int:
                 hint="change the job first: `tidemill job retry JOB` with these options, without --events",
             )
         code = _act_on_events(args, "retry", done="run again", not_done="did not change")
-        return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
+        return follow_jobs(client_of(args), found.jobs, quiet=args.json) if args.wait else code
     if changes is not None and changes.output_dir and client_of(args).place.is_own:
-        check_output_dir(Path(changes.output_dir), args.campaign or "")
+        check_output_dir(Path(changes.output_dir), found.campaign or "")
     more = {} if changes is None else {"changes": changes}
     code = _act(args, "retry", "changed" if more else "run again", "had nothing to run again", **more)
-    return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
+    return follow_jobs(client_of(args), found.jobs, quiet=args.json) if args.wait else code
 
 
 def accept(args: Namespace) -> int:
@@ -280,8 +299,7 @@ def discard(args: Namespace) -> int:
 
 
 def _act(args: Namespace, verb: str, done: str, not_done: str, **more: Any) -> int:
-    if bool(args.jobs) == bool(args.campaign):
-        raise ConfigError(f"`tidemill job {verb}` needs numbers of jobs, or --campaign, and not both")
+    found = needed(named(args.jobs, args.campaign, verb=f"job {verb}"), f"job {verb}")
     client = client_of(args)
     act: Callable[..., ActionReply] = {
         "cancel": client.cancel,
@@ -289,7 +307,7 @@ def _act(args: Namespace, verb: str, done: str, not_done: str, **more: Any) -> i
         "accept": client.accept,
         "discard": client.discard,
     }[verb]
-    reply = act(args.jobs, campaign=args.campaign, reason=args.reason, **more)
+    reply = act(found.jobs, campaign=found.campaign, reason=args.reason, **more)
     if args.json:
         show_json(reply)
     else:

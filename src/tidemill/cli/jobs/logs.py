@@ -66,7 +66,7 @@ def logs(args: Namespace) -> int:
             hint="`tidemill site status` shows whether its agent runs",
         )
     if not log.found and delivered is None:
-        return _tell_none(detail, which)
+        return _tell_none(detail, which, args.event)
     pass_on([log.stdout if delivered is None else delivered.data], raw=args.raw)
     failed = _failed_try(detail, args.event) if log.stderr else None
     if failed is not None and log.stderr.rstrip().endswith(failed.stderr_tail.strip()):
@@ -150,12 +150,20 @@ def _delivered(detail: JobDetail, event: int | None) -> Member | None:
     return None
 
 
-def _tell_none(detail: JobDetail, which: str) -> int:
+def _has_stdout_of(detail: JobDetail, event: int | None) -> bool:
+    """Whether the output `stdout` may hold what an event printed: it has that of events that are done. Pure."""
+    from tidemill.client.event_states import listed_events
+
+    wanted = 0 if event is None and detail.row.events == 1 else event
+    return wanted is None or wanted in listed_events(detail.done)
+
+
+def _tell_none(detail: JobDetail, which: str, event: int | None) -> int:
     row = detail.row
     if row.events_done + row.events_failed == 0 and row.started_us is None:
         raise JobError(f"no payload of {which} has run yet", hint=f"tidemill job explain {row.id}")
     kept = [each.url for each in detail.outputs if each.name == STDOUT]
-    if kept:
+    if kept and _has_stdout_of(detail, event):
         say(f"stdout of {which} is in the output `{STDOUT}`: {kept[0]}")
         hint(f"`tidemill outputs get {row.id} --output {STDOUT}` copies it")
         return 0

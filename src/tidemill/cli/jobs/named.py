@@ -6,7 +6,7 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.cli.arguments import Parser
 from tidemill.errors import ConfigError, JobError
@@ -31,10 +31,46 @@ def split_names(words: Sequence[str]) -> tuple[list[int], list[str]]:
             campaigns.append(word)
             continue
         first, last = int(found[1]), int(found[2] or found[1])
-        if not 1 <= first <= last < first + JOBS_MAX:
+        if first < 1:
+            raise ConfigError(f"`{word}`: jobs are numbered from 1")
+        if not first <= last < first + JOBS_MAX:
             raise ConfigError(f"`{word}` is not a range of jobs", hint="write FIRST-LAST, such as `3-9`")
         jobs += range(first, last + 1)
     return jobs, campaigns
+
+
+class NamedJobs(NamedTuple):
+    """What a command line names: jobs by their numbers, or all jobs of a campaign; none = all."""
+
+    jobs: list[int]
+    campaign: str | None
+
+    @property
+    def job(self) -> int | None:
+        """The only job by number."""
+        return self.jobs[0] if self.jobs else None
+
+
+def named(words: Sequence[str], campaign: str | None, *, verb: str, several: bool = True) -> NamedJobs:
+    """Numbers of jobs, or one campaign, by its name alone or by `--campaign`. Raises ConfigError. Pure."""
+    jobs, names = split_names(words)
+    names += [] if campaign is None else [campaign]
+    if jobs and names:
+        raise ConfigError(f"`tidemill {verb}` takes jobs by their numbers or a campaign, and not both")
+    if len(names) > 1:
+        raise ConfigError(f"`tidemill {verb}` takes one campaign", hint=f"tidemill {verb} {names[0]}")
+    if len(jobs) > 1 and not several:
+        raise ConfigError(f"`tidemill {verb}` takes one job", hint="name one of them, or their campaign")
+    return NamedJobs(jobs, names[0] if names else None)
+
+
+def needed(found: NamedJobs, verb: str) -> NamedJobs:
+    """The same. Raises ConfigError if it names nothing. Pure."""
+    if not found.jobs and found.campaign is None:
+        raise ConfigError(
+            f"`tidemill {verb}` needs a job or a campaign", hint=f"tidemill {verb} 7, tidemill {verb} zmumu"
+        )
+    return found
 
 
 def one_job(client: Client, word: str) -> int:
@@ -90,12 +126,15 @@ def events_list(text: str) -> IntervalSet:
 
 def job_of_events(client: Client, args: Namespace, verb: str) -> int:
     """The one job whose events are named. Raises ConfigError."""
-    if len(args.jobs) + bool(args.campaign) != 1:
+    found = named(args.jobs, args.campaign, verb=f"job {verb}")
+    if found.campaign is not None:
+        return one_job(client, found.campaign)
+    if len(found.jobs) != 1:
         raise ConfigError(
             f"`tidemill job {verb} --events` needs one job: events are numbered within a job",
-            hint=f"`tidemill job {verb} JOB --events {args.events}`, or --campaign NAME of a campaign of one job",
+            hint=f"`tidemill job {verb} JOB --events {args.events}`, or the name of a campaign of one job",
         )
-    return args.jobs[0] if args.jobs else one_job(client, args.campaign)
+    return found.jobs[0]
 
 
 def check_events(detail: JobDetail, events: IntervalSet) -> None:

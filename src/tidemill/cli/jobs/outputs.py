@@ -6,8 +6,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli.arguments import Command, Parser, client_of, count, count_or_zero
+from tidemill.cli.arguments import Command, Parser, client_of, count_or_zero
 from tidemill.cli.arriving import outputs_lines, still_kept
+from tidemill.cli.jobs.named import NamedJobs, named, needed
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.quantities import bytes_text
@@ -26,8 +27,13 @@ def define_ls(parser: Parser) -> None:
 
 
 def _define_jobs(parser: Parser) -> None:
-    parser.add_argument("job", type=count, nargs="?", metavar="JOB", help="the job's number")
-    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
+    parser.add_argument(
+        "job",
+        nargs="?",
+        metavar="NAME|JOB",
+        help="the job's number, or the name of a campaign: all of its jobs",
+    )
+    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign, likewise")
 
 
 def define_get(parser: Parser) -> None:
@@ -50,28 +56,28 @@ def define_get(parser: Parser) -> None:
     )
 
 
-def _find(args: Namespace) -> tuple[Any, list[Any]]:
-    if (args.job is None) == (args.campaign is None):
-        raise ConfigError("name a job by its number, or a campaign with --campaign")
+def _find(args: Namespace, verb: str) -> tuple[Any, NamedJobs, list[Any]]:
+    words = [] if args.job is None else [args.job]
+    what = needed(named(words, args.campaign, verb=verb, several=False), verb)
     client = client_of(args)
-    if args.job is not None:
-        client.job(args.job)  # an unknown job is an error, a job without outputs is not
+    if what.campaign is None:
+        client.job(what.jobs[0])  # an unknown job is an error, a job without outputs is not
     else:
-        client.campaign(args.campaign)
-    return client, list(client.outputs(campaign=args.campaign, job=args.job))
+        client.campaign(what.campaign)
+    return client, what, list(client.outputs(campaign=what.campaign, job=what.job))
 
 
 def ls(args: Namespace) -> int:
     """List outputs: what is delivered, what has arrived of jobs that go on, and what is done but not delivered."""
     from tidemill.client.outputs import is_arriving
 
-    client, found = _find(args)
+    client, what, found = _find(args, "outputs ls")
     if args.files:
         return _ls_files(found, as_json=args.json)
     if args.json:
         show_json(found)
         return 0
-    kept = client.kept_outputs(campaign=args.campaign, job=args.job)
+    kept = client.kept_outputs(campaign=what.campaign, job=what.job)
     if not found and not kept:
         say("nothing has arrived (yet)")
         return 0
@@ -140,10 +146,10 @@ def get(args: Namespace) -> int:
 
     if args.event is not None and args.file is not None:
         raise ConfigError("both --event and --file say which file is meant", hint="give one of them")
-    client, found = _find(args)
-    of = f"job {args.job}" if args.campaign is None else f"campaign `{args.campaign}`"
+    client, what, found = _find(args, "outputs get")
+    of = f"job {what.job}" if what.campaign is None else f"campaign `{what.campaign}`"
     if not found:
-        lines = [] if args.job is None else outputs_lines(client.job(args.job))
+        lines = [] if what.job is None else outputs_lines(client.job(what.job))
         raise JobError(
             f"failed to copy outputs of {of}: nothing has arrived (yet)",
             hint="; ".join(f"output {line}" for line in lines) or None,
@@ -157,7 +163,7 @@ def get(args: Namespace) -> int:
     else:
         copies = copy_members(chosen, args.to, name=args.file, event=args.event)
         if not copies:
-            words = args.job or f"--campaign {args.campaign}"
+            words = what.job or what.campaign
             wanted = f"file `{args.file}`" if args.event is None else f"file for event {args.event}"
             raise ConfigError(
                 f"no output of {of} has a {wanted}", hint=f"`tidemill outputs ls {words} --files` lists them"

@@ -68,7 +68,7 @@ class _Rates:
 
     def of(self, row: CampaignRow) -> float | None:
         """The rate of late; None of a campaign that does not run, or in which nothing has been done."""
-        if not row.states.get("RUNNING") or not row.events_done:
+        if row.phase or not row.states.get("RUNNING") or not row.events_done:
             return None
         now = clock.monotonic_s()
         at, rate = self._known.get(row.reference, (now - RATE_S, None))

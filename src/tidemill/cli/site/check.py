@@ -385,6 +385,10 @@ def _manners(directory: Path, read: SiteConfig) -> Iterator[Finding]:
             "no contact is named",
             "set `contact`: the centre's staff see it with each of Tidemill's jobs",
         )
+    else:
+        yield Finding(
+            "contact", "ok", f"{read.contact}: the centre's staff see it with each of Tidemill's jobs"
+        )
     if read.stop_file is None:
         yield Finding(
             "stop_file",
@@ -398,6 +402,8 @@ def _manners(directory: Path, read: SiteConfig) -> Iterator[Finding]:
         yield Finding(
             "stop_file", "warn", f"`{read.stop_file}` exists: the site is stopped", "ask those who made it"
         )
+    else:
+        yield Finding("stop_file", "ok", f"`{read.stop_file}`, once it exists, stops the site")
     # one that `site init` has written is where a compute node reached this host
     is_default = "lead_listen" not in locate((directory / "site.toml").read_text(encoding="utf-8"))
     if is_default and read.harvest.has_lead:

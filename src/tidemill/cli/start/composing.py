@@ -166,6 +166,7 @@ def compose(
             event_s=EVENT_S,
             nodes=args.nodes,
             ranks=args.ranks,
+            scratch_mb=args.scratch,
             **limits(memory=args.memory, wall=args.wall),
         ),
         retries=(RETRIES if rows.events > 1 else 0) if args.retries is None else args.retries,

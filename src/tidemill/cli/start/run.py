@@ -10,7 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, count, count_or_zero, define_raw, memory_span, wall_span
+from tidemill.cli.arguments import (
+    Command,
+    Parser,
+    count,
+    count_or_zero,
+    define_raw,
+    memory_span,
+    size_mb,
+    wall_span,
+)
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.dry_run import check_places, show_plan
 from tidemill.cli.jobs.follow import follow
@@ -40,6 +49,13 @@ def define(parser: Parser) -> None:
         metavar="SIZE",
         help="memory of each CMD: `2G`, `500MB`, or MB; `2G..8G`: 2 GB, and up to 8 GB for events that need more "
         "(default: the site's, 2000 MB)",
+    )
+    parser.add_argument(
+        "--scratch",
+        type=size_mb,
+        metavar="SIZE",
+        help="room for work directory, inputs and /tmp of each CMD: `4G`, or MB (default: what --memory leaves of a "
+        "core's part of the node's memory, 50 to 1000 MB)",
     )
     define_gpus(parser)
     define_width(parser)
@@ -185,8 +201,8 @@ def _define_campaign(parser: Parser) -> None:
         "--resume",
         metavar="NAME",
         help="go on with this campaign: follow it, or run failed and unfinished events again; takes no CMD, and of the "
-        "other options only --memory, --wall, --cores, --dir, --env, --retries, --failed-max and --at-once (default: "
-        "none)",
+        "other options only --memory, --scratch, --wall, --cores, --dir, --env, --retries, --failed-max and --at-once "
+        "(default: none)",
     )
     parser.add_argument(
         "--dry-run",

@@ -23,6 +23,7 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     cores: int | UnsetType = UNSET  #: of a slot
     memory_mb: int | UnsetType = UNSET  #: of a slot
     memory_mb_max: int | UnsetType = UNSET  #: the maximum to which memory may grow
+    scratch_mb: int | UnsetType = UNSET  #: of the work directory, inputs and `/tmp` of a slot
     timeout_s: int | UnsetType = UNSET  #: a payload is killed after this
     timeout_s_max: int | UnsetType = UNSET  #: the maximum to which the time may grow
     env: dict[str, str] | UnsetType = UNSET  #: variables that are added or replaced
@@ -50,6 +51,8 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             told.append(
                 f"{_span_text(self.memory_mb, self.memory_mb_max, lambda mb: f'{count_text(mb)} MB')} of memory"
             )
+        if self.scratch_mb is not UNSET:
+            told.append(f"{count_text(self.scratch_mb)} MB for files of a slot")
         if self.timeout_s is not UNSET:
             told.append(f"a time limit of {_span_text(self.timeout_s, self.timeout_s_max, duration_text)}")
         if self.cores is not UNSET:
@@ -84,9 +87,7 @@ def limits(*, memory: GrowthSpan | str | None = None, wall: GrowthSpan | str | N
 
 def changed(spec: JobSpec, changes: JobChanges) -> JobSpec:
     """The changed job, which `legal` has still to check."""
-    need: dict[str, Any] = {}
-    if changes.cores is not UNSET:
-        need["cores"] = changes.cores
+    need = {key: value for key in ("cores", "scratch_mb") if (value := getattr(changes, key)) is not UNSET}
     for key in ("memory_mb", "timeout_s"):
         value, most = getattr(changes, key), getattr(changes, f"{key}_max")
         if value is not UNSET:

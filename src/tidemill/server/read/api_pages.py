@@ -313,7 +313,7 @@ def campaign(session: Session, key: CampaignKey) -> CampaignRow:
         return kept
     if not rows:
         raise campaign_names.missing(session, key.reference, key.owner)
-    return _with_counts(rows, *counts)[0]
+    return _with_phases(session, {key.number: _with_counts(rows, *counts)[0]})[0]
 
 
 def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRow]:

@@ -78,5 +78,6 @@ def _progress(ask: PageRequest, key: CampaignKey, row: CampaignRow, living: int)
     counts = ProgressCounts(
         row.events - row.events_canceled, row.events_done, row.events_failed, row.first_started_us,
         None if living or row.last_ended_us is None else row.last_ended_us, row.usage,
+        is_idle=bool(row.phase) or not row.states.get("RUNNING"),
     )  # fmt: skip
     return progress.view(found, counts, ask.now_us)

@@ -101,6 +101,7 @@ def job(ask: PageRequest, made: Pages) -> str:
         row.started_us,
         row.ended_us,
         detail.usage,
+        is_idle=bool(row.phase) or row.state == "WAITING",
     )
     return made.show(
         ask, "job.html", ran=ran, progress=progress.view(found, counts, ask.now_us),

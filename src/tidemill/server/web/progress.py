@@ -22,7 +22,8 @@ WIDTH, HEIGHT = 600, 200
 
 
 class ProgressCounts(NamedTuple):
-    """Where a campaign or job is. `ended_us` None: some of it still waits or runs."""
+    """Where a campaign or job is. `ended_us` None: some of it still waits or runs; `is_idle`: no node is at work for
+    it now."""
 
     events: int
     done: int
@@ -30,6 +31,7 @@ class ProgressCounts(NamedTuple):
     started_us: int | None
     ended_us: int | None
     usage: PayloadUsage
+    is_idle: bool = False
 
 
 class ProgressChart(NamedTuple):
@@ -89,6 +91,8 @@ def _forecast(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[st
     left = counts.events - counts.done - counts.failed
     if counts.ended_us is not None or counts.started_us is None or left <= 0:
         return None
+    if counts.is_idle:
+        return "not known", "no node is at work for it now"
     now = pace(found, now_s - REPORTED_S)
     per_s = now.per_s if now is not None else counts.done / max(1e-6, now_s - counts.started_us / 1e6)
     if not per_s:

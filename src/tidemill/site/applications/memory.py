@@ -37,12 +37,13 @@ def has_room(program: Program, memory_mb: int, *, spills: bool) -> bool:
 
 def slot_memory(asked_mb: int | None, scratch_mb: int | None, *, share_mb: int) -> tuple[int, int]:
     """Memory and work directory of a slot in MB, with defaults chosen so that a core's part of the node's
-    memory (`share_mb`) does for both, if that is possible."""
+    memory (`share_mb`) does for both, if that is possible. Who asks for a larger work directory has no less memory."""
+    left_mb = share_mb // SCRATCH_SHARE if asked_mb is None else share_mb - asked_mb
+    usual_mb = max(SCRATCH_MB_MIN, min(DEFAULT_SCRATCH_MB, left_mb))
     if scratch_mb is None:
-        left_mb = share_mb // SCRATCH_SHARE if asked_mb is None else share_mb - asked_mb
-        scratch_mb = max(SCRATCH_MB_MIN, min(DEFAULT_SCRATCH_MB, left_mb))
+        scratch_mb = usual_mb
     if asked_mb is None:
-        asked_mb = max(1, min(DEFAULT_MEMORY_MB, share_mb - scratch_mb))
+        asked_mb = max(1, min(DEFAULT_MEMORY_MB, share_mb - min(scratch_mb, usual_mb)))
     return asked_mb, scratch_mb
 
 

@@ -16,7 +16,7 @@ from tidemill.model.quantities import counted_text, percent_text
 from tidemill.site.setup.finding import Finding
 
 CHECK = "fit"
-PAGE = "docs/will-it-work.md"
+SEE = "page `Will it work` of the documentation: docs/will-it-work.md of the source"
 IDLE_SHARE_MIN = 0.05
 """Below that, work waits longer than it runs: of 20 nodes, one is wholly idle on average."""
 
@@ -74,7 +74,7 @@ def fit_findings(
     lines = [_use(facts, partition), _idle(now, past, why_no_past), _rest(now, past)]
     is_fit = now.idle > 0 or (past is not None and past.idle >= IDLE_SHARE_MIN)
     return [
-        Finding(CHECK, "ok" if is_fit else "warn", "\n".join(filter(None, lines)), f"see {PAGE}"),
+        Finding(CHECK, "ok" if is_fit else "warn", "\n".join(filter(None, lines)), SEE),
         *_gpus(now),
     ]
 

@@ -177,6 +177,19 @@ def test_a_path_that_cannot_be_looked_up_is_a_finding(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_contact_and_stop_file_are_shown_once_they_are_set(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('name = "s"\nserver = "unix:/x"\n')
+    stop = tmp_path / "staff" / "STOP"
+    stop.parent.mkdir()
+    read = SiteConfig(name="s", server="unix:/x", batch="slurm", contact="me@x.org", stop_file=stop)
+    found = {each.check: each for each in examine_site(tmp_path, read, offline=True)}
+    assert (found["contact"].state, "me@x.org" in found["contact"].found) == ("ok", True)
+    assert (found["stop_file"].state, str(stop) in found["stop_file"].found) == ("ok", True)
+    stop.touch()
+    found = {each.check: each for each in examine_site(tmp_path, read, offline=True)}
+    assert (found["stop_file"].state, "exists" in found["stop_file"].found) == ("warn", True)
+
+
 def test_an_application_that_shows_a_path_that_cannot_be_looked_up_is_read(tmp_path: Path) -> None:
     apps = tmp_path / "apps"
     apps.mkdir(mode=0o700)

@@ -37,6 +37,12 @@ def test_what_runs_has_a_rate_a_forecast_and_an_edge_that_does_not_fall() -> Non
     assert [each.now for each in found.charts] == ["796", "4", "2", "2"], "the last interval that is over"
 
 
+def test_without_a_node_at_work_there_is_no_forecast() -> None:
+    now_us = int((START_S + 200 + REPORTED_S) * 1e6)
+    found = view(steady(200), counts(800, 2_000)._replace(is_idle=True), now_us)
+    assert found.forecast == ("not known", "no node is at work for it now")
+
+
 def test_the_number_that_runs_ends_where_it_is_known() -> None:
     now_us = int((START_S + 200 + REPORTED_S) * 1e6)
     shown = view(steady(200, per_s=1, long_us=50_000_000), counts(200, 400), now_us)
