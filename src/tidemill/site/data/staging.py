@@ -623,7 +623,7 @@ class Stage:
                 continue
             lines = self._lines_of(one, step.directory)
             _check_lines(one, lines, events)
-            if not any(is_location(line) or is_far(line) for line in lines.read(0, LINES_LOOKED_AT)):
+            if not any(map(_is_file, lines.read(0, LINES_LOOKED_AT))):
                 continue
             folder = step.directory / f"{one.name}.d"
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -636,7 +636,7 @@ class Stage:
             self.routes.prepare(list(named.values()))
             for event, line in named.items():
                 known = files.setdefault(event, [])
-                if is_location(line) or is_far(line):
+                if _is_file(line):
                     wanted = self._opened.each(of, one, (event, line), folder / str(event))
                     known += [] if wanted is None else [wanted]
         return [files[event] for event in sorted(files)]
@@ -742,6 +742,12 @@ class Stage:
 
 def _parts_key(job: int) -> str:
     return f"parts-{job}"
+
+
+def _is_file(line: str) -> bool:
+    """Whether an event's line is a file to fetch. A row of columns, as of `--each t.csv` and `--sweep`, is passed on
+    as it stands, whatever its first column looks like."""
+    return "\t" not in line and (is_location(line) or is_far(line))
 
 
 def _check_lines(one: Input, lines: NumberedLines, events: list[tuple[int, int]]) -> None:

@@ -674,3 +674,11 @@ def test_no_copy_that_is_in_use_is_inspected_while_other_threads_wait_for_the_lo
     stage.look_for_room()
     assert stage.figures([]).pinned_bytes == 4 * MB
     assert len(held) <= 2, "only the one that has no links"
+
+
+def test_a_row_of_columns_names_no_file_whatever_its_first_column_is(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    (tmp_path / "list").write_text(f"{file_of(tmp_path, 'card', MB)}\t1\n/not/there\t2\n")
+    each = Input(name="lines", url=str(tmp_path / "list"), kind=InputKind.EACH)
+    stage.stage(1, JobSpec(app="a", events=2, inputs=[each]), [(0, 2)], is_begun=False)
+    assert not (tmp_path / "stage" / "1" / "lines.d").exists()
