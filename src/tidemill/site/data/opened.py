@@ -26,7 +26,7 @@ from tidemill.site.data.routing import (
     write_url,
 )
 from tidemill.transfer.contract import NotPermittedError, TransferError
-from tidemill.transfer.file import Roots
+from tidemill.transfer.file import Roots, is_location
 
 
 class OpenedJob(NamedTuple):
@@ -126,3 +126,9 @@ class OpenedInputs:
             )
             raise MovesPendingError([])
         return content is not None
+
+
+def names_file(line: str) -> bool:
+    """Whether an event's line is a file to fetch. A row of columns, as of `--each t.csv` and `--sweep`, is passed on
+    as it stands, whatever its first column looks like."""
+    return "\t" not in line and (is_location(line) or is_far(line))

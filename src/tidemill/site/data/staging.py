@@ -54,14 +54,14 @@ from tidemill.site.data.fetching import (
     rooms_of,
 )
 from tidemill.site.data.moves import Moves, MovesPendingError
-from tidemill.site.data.opened import OpenedInputs, OpenedJob
+from tidemill.site.data.opened import OpenedInputs, OpenedJob, names_file
 from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
 from tidemill.site.data.remote_outputs import OutgoingFiles
 from tidemill.site.data.routing import InputRoutes, is_far
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.contract import Direction, NoSpaceError, of_os_error
-from tidemill.transfer.file import is_location, local_path
+from tidemill.transfer.file import local_path
 from tidemill.wire.node import InputDef
 
 LINES_BYTES_MAX = 256 << 20
@@ -623,7 +623,7 @@ class Stage:
                 continue
             lines = self._lines_of(one, step.directory)
             _check_lines(one, lines, events)
-            if not any(map(_is_file, lines.read(0, LINES_LOOKED_AT))):
+            if not any(map(names_file, lines.read(0, LINES_LOOKED_AT))):
                 continue
             folder = step.directory / f"{one.name}.d"
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -636,7 +636,7 @@ class Stage:
             self.routes.prepare(list(named.values()))
             for event, line in named.items():
                 known = files.setdefault(event, [])
-                if _is_file(line):
+                if names_file(line):
                     wanted = self._opened.each(of, one, (event, line), folder / str(event))
                     known += [] if wanted is None else [wanted]
         return [files[event] for event in sorted(files)]
@@ -742,12 +742,6 @@ class Stage:
 
 def _parts_key(job: int) -> str:
     return f"parts-{job}"
-
-
-def _is_file(line: str) -> bool:
-    """Whether an event's line is a file to fetch. A row of columns, as of `--each t.csv` and `--sweep`, is passed on
-    as it stands, whatever its first column looks like."""
-    return "\t" not in line and (is_location(line) or is_far(line))
 
 
 def _check_lines(one: Input, lines: NumberedLines, events: list[tuple[int, int]]) -> None:
