@@ -139,12 +139,14 @@ def _show_applications(applications: Applications) -> None:
 
 class LastKnown(NamedTuple):
     """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
-    agent that did not write them), and whether the site is stopped since; whether an agent serves it now."""
+    agent that did not write them), and whether the site is stopped since; whether an agent serves it now; whether a
+    pilot was at work at the last poll."""
 
     plans: Sequence[PlanMade] = ()
     awaits: AwaitedNodes | None = None
     is_stopped: bool = False
     is_served: bool = True
+    is_at_work: bool = False
 
 
 NOTHING_KNOWN = LastKnown()
@@ -158,7 +160,7 @@ def last_known(directory: Path, *, is_stopped: bool, is_served: bool = True) -> 
     polled = read_last_poll(directory)
     if polled is None:
         return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped, is_served=is_served)
-    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served)
+    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served, polled.is_at_work)
 
 
 def _figures(
@@ -468,11 +470,11 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
 def why_text(causes: Sequence[str], waiting: LastKnown) -> str:
     """Why no more nodes are asked for: as every command and page says it, or in words without figures where the agent
     wrote none; empty = nothing is known to hold back more."""
-    from tidemill.harvest.plan.sentences import awaited_text, hindrances_text
+    from tidemill.harvest.plan.sentences import awaited_text, hindrances_text, more_text
 
     awaits, now_us = waiting.awaits, clock.now_us()
     if awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
-        text = awaited_text(awaits, now_us)
+        text = more_text(awaits, now_us) if waiting.is_at_work else awaited_text(awaits, now_us)
         more = hindrances_text(awaits.hindrances) if awaits.asked_us else ""
         return f"{text}; {more}" if more else text
     if not waiting.is_served:  # metrics are of the agent's last seconds, and no agent asks for anything now

@@ -479,7 +479,13 @@ class Harvesting:
             self.causes = [planning.CONTESTED]
         done = self._carry_out(plans, wide)
         if is_polled:
-            show_poll(self.machine.site_dir, plans, self._awaits(), at_s=clock.now_us() / 1e6)
+            show_poll(
+                self.machine.site_dir,
+                plans,
+                self._awaits(),
+                at_s=clock.now_us() / 1e6,
+                is_at_work=self._is_at_work,
+            )
         return done
 
     def _wide_plan(self, starts: Starts) -> WidePlan:
