@@ -84,7 +84,7 @@ def in_queue_text(asked_s: float, reasons: Sequence[QueuedReason], *, starting: 
         parts.append(
             f"{counted_text(starting, 'allocation')} of Tidemill{since} {have} started, and {whose} not reported yet"
         )
-    return "; ".join(parts) or f"an allocation of Tidemill, {ago}, has not started"
+    return "; ".join(parts) or f"an allocation of Tidemill, {ago}, has not reported yet"
 
 
 def more_text(awaits: AwaitedNodes, now_us: int) -> str:

@@ -13,7 +13,7 @@ from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.model.state import RELEASED, AllocationState
+from tidemill.model.state import ALLOCATION_FINAL, RELEASED, AllocationState
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
 from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record, Withdrawn
 
@@ -180,6 +180,29 @@ class Allocation(msgspec.Struct, kw_only=True):
         """Its state for people and the server: RELEASED where Tidemill itself ended it."""
         is_released = self.state is AllocationState.CANCELED and self.canceled_us
         return RELEASED if is_released else self.state.value
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a pilot of it has started and has not signed off. The batch system need not have shown that it
+        runs."""
+        return self.pilots > self.pilots_ended
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its pilots have signed off: it has ended or is about to, as polls will show."""
+        is_again_queued = self.requeued > 0 and self.state is not AllocationState.ACTIVE
+        return self.pilots > 0 and not self.is_at_work and not is_again_queued
+
+    @property
+    def shown(self) -> str:
+        """Its state in sums for people: pilots report sooner than the next poll that they work, or have left."""
+        if self.state in ALLOCATION_FINAL:
+            return self.reported
+        if self.is_at_work:
+            return AllocationState.ACTIVE.value
+        if self.is_left:
+            return RELEASED if self.canceled_us else AllocationState.COMPLETED.value
+        return self.state.value
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):

@@ -149,7 +149,7 @@ def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
 
 
 def _of_state(state: SiteState, counts: HarvestCounts) -> Iterator[Sample]:
-    allocations = Counter(allocation.reported for allocation in state.allocations.values())
+    allocations = Counter(allocation.shown for allocation in state.allocations.values())
     for each in REPORTED_STATES:
         yield Sample("tidemill_allocations", allocations[each], (("state", each),))
     yield Sample("tidemill_starts_total", counts.starts)
