@@ -108,6 +108,8 @@ def status(args: Namespace) -> int:
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
     _show_stop(args, config, directory, stopped)
+    if known.warning and stopped is None:
+        _line("canceled", known.warning)
     for plan in known.plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
     for head, text in _figures(directory, samples, denied, known):
@@ -140,13 +142,14 @@ def _show_applications(applications: Applications) -> None:
 class LastKnown(NamedTuple):
     """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
     agent that did not write them), and whether the site is stopped since; whether an agent serves it now; whether a
-    pilot was at work at the last poll."""
+    pilot was at work at the last poll; what is said of cancels of others."""
 
     plans: Sequence[PlanMade] = ()
     awaits: AwaitedNodes | None = None
     is_stopped: bool = False
     is_served: bool = True
     is_at_work: bool = False
+    warning: str = ""
 
 
 NOTHING_KNOWN = LastKnown()
@@ -160,7 +163,7 @@ def last_known(directory: Path, *, is_stopped: bool, is_served: bool = True) -> 
     polled = read_last_poll(directory)
     if polled is None:
         return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped, is_served=is_served)
-    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served, polled.is_at_work)
+    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served, polled.is_at_work, polled.warning)
 
 
 def _figures(

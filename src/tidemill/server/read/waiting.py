@@ -72,7 +72,7 @@ HINTS = {
     Cause.SITE_PINNED_SILENT: "the only site that it may run at is silent: `tidemill site status` there shows why",
     Cause.SITE_PINNED_UNFIT: "the only site that it may run at cannot run it",
     Cause.SITE_SILENT: "every site that could run it is silent: `tidemill site status` there shows why",
-    Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
+    Cause.SITE_DRAINED: "every site that could run it is stopped, or drained: it goes on when one is resumed",
     Cause.SITE_DOWNTIME: "the sites that could run it are in a downtime: `tidemill downtimes` lists them",
     Cause.IN_WARD: "it is treated away from its home site: it starts when a site of the ward has room",
     Cause.SITE_TROUBLE: "the sites that could run it have a trouble of their own; it goes on by itself when that ends",

@@ -51,7 +51,7 @@ from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
 from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
-from tidemill.site.staff.stopping import pause_after, retreat
+from tidemill.site.staff.stopping import pause_after, retreat, signs_of_cancels, warning_of
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.wire.monitoring import AwaitedNodes
@@ -508,6 +508,7 @@ class Harvesting:
                 self._awaits(),
                 at_s=self._decided_s,
                 is_at_work=self._is_at_work,
+                warning=warning_of(signs_of_cancels(self._log.pool.state), now_us=clock.now_us()),
             )
 
     def _wide_plan(self, starts: Starts) -> WidePlan:

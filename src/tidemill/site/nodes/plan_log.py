@@ -151,22 +151,30 @@ class PlanLog:
 
 class LastPoll(msgspec.Struct, frozen=True, kw_only=True):
     """`at_s`: when it was decided, seconds since 1970; `pools`: the decision for each, at most POOLS_MAX; `awaits`: why
-    no more nodes are asked for, whether or not work waits; `is_at_work`: a pilot was at work."""
+    no more nodes are asked for, whether or not work waits; `is_at_work`: a pilot was at work; `warning`: of cancels
+    of others that do not stop the site yet."""
 
     at_s: float
     pools: list[PlanMade]
     awaits: AwaitedNodes
     is_at_work: bool = False
+    warning: str = ""
 
 
 def show_poll(
-    site_dir: Path, plans: Sequence[Named], awaits: AwaitedNodes, *, at_s: float, is_at_work: bool
+    site_dir: Path,
+    plans: Sequence[Named],
+    awaits: AwaitedNodes,
+    *,
+    at_s: float,
+    is_at_work: bool,
+    warning: str,
 ) -> None:
     """Write it. Nothing depends on the file: a failure is logged."""
     pools = [plan_record(plan, "", at_s=at_s) for plan in plans[:POOLS_MAX]]
     try:
         with replaced(site_dir / LAST_POLL, mode=0o644, durable=False) as file:
-            poll = LastPoll(at_s=at_s, pools=pools, awaits=awaits, is_at_work=is_at_work)
+            poll = LastPoll(at_s=at_s, pools=pools, awaits=awaits, is_at_work=is_at_work, warning=warning)
             file.write(msgspec.json.encode(poll))
     except (OSError, SiteError) as error:
         _log.warning("last_poll.unwritten", reason=str(error))

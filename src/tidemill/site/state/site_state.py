@@ -248,6 +248,7 @@ class SiteState(msgspec.Struct, kw_only=True):
     foreign_us: list[
         int
     ] = []  #: when allocations were canceled that we had not canceled, since the last resume
+    foreign_by: list[str] = []  #: the users who did, of the last of them; empty = not known
     withdrawn_us: list[int] = []  #: ... those of them that waited
     used_node_s: dict[str, float] = {}  #: account -> node-seconds of allocations that have ended
 
@@ -357,6 +358,7 @@ class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
     ended_us: int = 0  #: as the batch system says; 0 = it does not
     cores: int = 0
     gpus: int = 0
+    by: str = ""  #: the user who canceled it; empty = not known
 
 
 class Stopped(msgspec.Struct, tag_field="e", tag="stopped", kw_only=True):
