@@ -473,13 +473,14 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
 def why_text(causes: Sequence[str], waiting: LastKnown) -> str:
     """Why no more nodes are asked for: as every command and page says it, or in words without figures where the agent
     wrote none; empty = nothing is known to hold back more."""
-    from tidemill.harvest.plan.sentences import awaited_text, hindrances_text, more_text
+    from tidemill.harvest.plan.sentences import FOR_MORE, awaited_text, hindrances_text, more_text
 
     awaits, now_us = waiting.awaits, clock.now_us()
     if awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
         text = more_text(awaits, now_us) if waiting.is_at_work else awaited_text(awaits, now_us)
         more = hindrances_text(awaits.hindrances) if awaits.asked_us else ""
-        return f"{text}; {more}" if more else text
+        head = "" if waiting.is_at_work else FOR_MORE
+        return f"{text}; {head}{more}" if more else text
     if not waiting.is_served:  # metrics are of the agent's last seconds, and no agent asks for anything now
         return ""
     return "; ".join(_cause_text(cause, waiting.plans) for cause in causes_now(causes, waiting.plans))

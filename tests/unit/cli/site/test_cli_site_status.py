@@ -177,6 +177,9 @@ def test_why_no_more_nodes_are_asked_for_is_said_with_the_figures_of_the_last_po
     assert beside == f"for more nodes: {said}"
     word = "PartitionTimeLimit"
     queued = [QueuedReason(reason=word, allocations=4, meaning=slurm_meaning(word))]
+    asked = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, starting=1)
+    both = dict(metrics_lines({}, LastKnown(awaits=asked)))["why no more"]
+    assert both.endswith(f"its pilot has not reported yet; for more nodes: {said}")
     waits = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, queued=queued, hindrances=[])
     said = dict(metrics_lines({}, LastKnown(awaits=waits)))["why no more"]
     assert said == (
