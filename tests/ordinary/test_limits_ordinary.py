@@ -112,6 +112,6 @@ def test_cancels_of_the_sites_own_user_are_not_laid_at_the_staffs_door(
         ordinary_cluster.wait(
             lambda: "in use by Tidemill" not in status(person), "nodes are shown free", deadline_s=30
         )
-        assert why in " ".join(person.done("explain", "last").split())
+        assert why in " ".join(person.done("job", "explain", "1").split())
         person.done("up", "--stop")
         ordinary_cluster.wait(lambda: ordinary_cluster.allocations() == [], "all nodes are given back")
