@@ -107,9 +107,7 @@ def status(args: Namespace) -> int:
     _show_agent(config, directory, owner, failed)
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
-    _show_stop(args, config, directory, stopped)
-    if known.warning and stopped is None:
-        _line("canceled", known.warning)
+    _show_stop(args, config, directory, stopped, known.warning)
     for plan in known.plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
     for head, text in _figures(directory, samples, denied, known):
@@ -120,14 +118,19 @@ def status(args: Namespace) -> int:
     return 0
 
 
-def _show_stop(args: Namespace, config: SiteConfig, directory: Path, stopped: str | None) -> None:
+def _show_stop(
+    args: Namespace, config: SiteConfig, directory: Path, stopped: str | None, warning: str
+) -> None:
     """Why the site works no more, or asks for nothing now."""
     from tidemill.site.staff.drain import paused, way_out
 
     if stopped is not None:
         end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
         _line("stopped", f"{stopped or 'no reason given'}; {end}")
-    elif (pause := paused(directory)) is not None:
+        return
+    if warning:
+        _line("canceled", warning)
+    if (pause := paused(directory)) is not None:
         _line("paused", pause)
 
 

@@ -45,7 +45,7 @@ from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, 
 from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
-from tidemill.site.nodes.plan_log import PlanLog, show_poll
+from tidemill.site.nodes.plan_log import LastPoll, PlanLog, show_poll, shown_pools
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
@@ -502,14 +502,14 @@ class Harvesting:
         plans = planning.as_reported(self._plans, self._log.pool.state.allocations, self._held)
         self._hindrances = planning.hindrances_of(plans, self._wide_waits, away=self.machine.away)
         if is_polled:
-            show_poll(
-                self.machine.site_dir,
-                plans,
-                self._awaits(),
+            poll = LastPoll(
                 at_s=self._decided_s,
+                pools=shown_pools(plans, at_s=self._decided_s),
+                awaits=self._awaits(),
                 is_at_work=self._is_at_work,
                 warning=warning_of(signs_of_cancels(self._log.pool.state), now_us=clock.now_us()),
             )
+            show_poll(self.machine.site_dir, poll)
 
     def _wide_plan(self, starts: Starts) -> WidePlan:
         if self._config.mode == "observe":

@@ -161,20 +161,15 @@ class LastPoll(msgspec.Struct, frozen=True, kw_only=True):
     warning: str = ""
 
 
-def show_poll(
-    site_dir: Path,
-    plans: Sequence[Named],
-    awaits: AwaitedNodes,
-    *,
-    at_s: float,
-    is_at_work: bool,
-    warning: str,
-) -> None:
+def shown_pools(plans: Sequence[Named], *, at_s: float) -> list[PlanMade]:
+    """The decisions as `LastPoll` has them. `at_s`: when they were made."""
+    return [plan_record(plan, "", at_s=at_s) for plan in plans[:POOLS_MAX]]
+
+
+def show_poll(site_dir: Path, poll: LastPoll) -> None:
     """Write it. Nothing depends on the file: a failure is logged."""
-    pools = [plan_record(plan, "", at_s=at_s) for plan in plans[:POOLS_MAX]]
     try:
         with replaced(site_dir / LAST_POLL, mode=0o644, durable=False) as file:
-            poll = LastPoll(at_s=at_s, pools=pools, awaits=awaits, is_at_work=is_at_work, warning=warning)
             file.write(msgspec.json.encode(poll))
     except (OSError, SiteError) as error:
         _log.warning("last_poll.unwritten", reason=str(error))
