@@ -338,8 +338,9 @@ def test_a_job_whose_sites_are_stopped_says_so_and_how_they_are_resumed(world: W
     for job in (anywhere, pinned):
         found = world.job(job)
         assert found.waits_for == "site_drained"
-        assert "s: `/site/STOP` exists: lunch; `tidemill site resume --reason TEXT`" in (
-            found.waits_hint or ""
+        assert found.waits_hint == (
+            "every site that could run it is stopped, or drained: it goes on when one is resumed; s: `/site/STOP` "
+            "exists: lunch; `tidemill site resume --reason TEXT` lets it work again"
         )
     Site(world, "other").sync(want=0)
     assert world.job(anywhere).waits_for == "site_wants_nothing", "one site is at work"

@@ -34,8 +34,8 @@ def submit(person: SlurmPerson) -> None:
 
 
 def status(person: SlurmPerson) -> str:
-    """What people read."""
-    return person.done("site", "status")
+    """What people read, in one line."""
+    return " ".join(person.done("site", "status").split())
 
 
 def records(person: SlurmPerson) -> list[dict[str, object]]:
@@ -86,5 +86,32 @@ def test_what_staff_cancel_while_it_waits_is_not_asked_for_again_until_it_is_res
         ordinary_cluster.wait(
             lambda: len(ordinary_cluster.allocations("R")) == 2, "it asks again", deadline_s=120
         )
+        person.done("up", "--stop")
+        ordinary_cluster.wait(lambda: ordinary_cluster.allocations() == [], "all nodes are given back")
+
+
+def test_cancels_of_the_sites_own_user_are_not_laid_at_the_staffs_door(
+    ordinary_cluster: OrdinaryCluster,
+) -> None:
+    person = SlurmPerson(ordinary_cluster, "own-cancels")
+    with person.staying():
+        begin(person, nodes=4)
+        submit(person)
+
+        def running() -> list[str]:
+            return [row["id"] for row in ordinary_cluster.allocations("R")]
+
+        ordinary_cluster.wait(lambda: len(running()) == 4, "all run", deadline_s=120)
+        ordinary_cluster.wait(lambda: "4 ACTIVE" in status(person), "the pilots have reported", deadline_s=30)
+        ordinary_cluster.run_as_user("scancel", running()[0])
+        first = "1 allocation was canceled by you (user `ada`), outside Tidemill; 3 such cancels within 600 s stop"
+        ordinary_cluster.wait(lambda: first in status(person), "the first is seen", deadline_s=60)
+        ordinary_cluster.run_as_user("scancel", *running())
+        why = "allocations were canceled within 600 s by you (user `ada`), outside Tidemill"
+        ordinary_cluster.wait(lambda: why in status(person), "the site is stopped", deadline_s=60)
+        ordinary_cluster.wait(
+            lambda: "in use by Tidemill" not in status(person), "nodes are shown free", deadline_s=30
+        )
+        assert why in " ".join(person.done("job", "explain", "1").split())
         person.done("up", "--stop")
         ordinary_cluster.wait(lambda: ordinary_cluster.allocations() == [], "all nodes are given back")

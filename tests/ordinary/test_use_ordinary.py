@@ -143,7 +143,9 @@ def test_harm_adds_up_to_no_more_than_regular_jobs_waited(
     assert totals["share_low_s"] <= totals["share_s"] <= totals["share_high_s"]
     assert totals["share_s"] <= sum(waited.values())
     assert {each["size"] for each in harm["by_size"]} <= {"1/16", "1/4", "1"}, "3 and 5 of 48 cores, 5 nodes"
-    assert "because of Tidemill" in newcomer.shown("site", "status")
+    number = totals["delayed"]
+    text = f"{number} regular job{'s' if number != 1 else ''} waited"
+    assert text in newcomer.shown("site", "status"), "as `site harm` says"
 
 
 def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_it(

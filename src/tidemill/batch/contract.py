@@ -105,6 +105,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     requeued: int = 0  #: times that it was started again
     suspended: bool = False  #: its processes are stopped, and its nodes may run another job
     output_tail: str = ""  #: the last lines that a failed command printed
+    canceled_by: str = ""  #: the user who ordered its end; empty = it is not known
 
 
 PLAIN_MAX = 4

@@ -12,6 +12,7 @@ from tests.contract.server_world import SIM, NotingSession, Site, World, done, l
 
 from tidemill import clock
 from tidemill.batch.reasons import slurm_meaning
+from tidemill.cli.jobs.explain import story
 from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
 from tidemill.model.job import JobSpec
 from tidemill.server.core.campaign_names import find
@@ -134,6 +135,20 @@ def test_a_job_that_no_pilot_has_is_assigned_although_pilots_work_on_others(worl
     assert f"for more nodes: {ON_SHARED}" in found.waits_hint
     assert world.job(big).waits_for == "running"
     assert campaign_phase(world) == "", "one of its jobs runs"
+
+
+def test_a_job_with_payloads_at_work_waits_for_nothing_although_some_of_its_events_wait(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim", events=8))
+    site = Site(world)
+    site.sync(want=4, ranges=1)
+    assert world.job(job).waits_for == "running", "it asks for no more, and what it has runs"
+    site.sync(capacity=capacity(more=idle(SHARED)))
+    found = world.job(job)
+    assert found.waits_for == "running"
+    assert found.waits_hint == f"payloads of it run; site s, for more nodes: {ON_SHARED}"
+    assert f"site s, for more nodes: {ON_SHARED}" in story(found, now_us=clock.now_us())
+    site.sync(capacity=capacity(awaits=idle(SHARED)))
+    assert world.job(job).waits_for == "site_wants_nothing", "its pilots have left"
 
 
 def test_a_job_that_another_site_runs_is_running(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import socket
 import subprocess
 import time
@@ -252,6 +253,7 @@ def test_accounting_names_the_elements_that_never_started_together() -> None:
     assert {name[-1]: each.ending for name, each in found.items()} == {
         "0": Ending.DONE, "1": Ending.CANCELED, "2": Ending.CANCELED, "3": Ending.CANCELED,
     }  # fmt: skip
+    assert {each.canceled_by for each in found.values()} == {"", pwd.getpwuid(1).pw_name}
     assert (
         own.accounted(line("16_[0-3]", "PENDING").encode(), names, key=KEY, numbers={"tm-a-e1-1": "16"}) == {}
     )
@@ -283,6 +285,13 @@ def test_accounting_is_believed_with_the_key_or_the_number() -> None:
     assert (told.ended_s or 0) - (told.started_s or 0) == 3600
     assert ask(line("99", "FAILED", "")) == {}, "another's number, no comment"
     assert ask(line("99", "CANCELLED by 0", f"tidemill {KEY} x")) == {"tm-a-e1-1": Ending.CANCELED}
+    for word, by in [
+        ("CANCELLED by 0", "root"),
+        ("CANCELLED by 4000000000", "4000000000"),
+        ("CANCELLED", ""),
+    ]:
+        (told,) = own.accounted(line("5", word, "").encode(), names, key=KEY, numbers=numbers).values()
+        assert told.canceled_by == by
     assert ask(line("5", "FAILED", "tidemill fedcba9876543210 x")) == {}
     assert ask(line("5", "RUNNING", "")) == {}
     assert ask(line("5", "NODE_FAIL", "") + line("5", "COMPLETED", "")) == {"tm-a-e1-1": Ending.DONE}, (

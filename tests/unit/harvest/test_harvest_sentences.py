@@ -7,7 +7,13 @@ import pytest
 
 from tidemill.batch.reasons import shown_reason, slurm_meaning
 from tidemill.harvest.machine.counting import count_nodes, held_nodes, with_away
-from tidemill.harvest.plan.sentences import awaited_text, hindrances_text, merged_hindrances, sentence
+from tidemill.harvest.plan.sentences import (
+    awaited_text,
+    capacity_text,
+    hindrances_text,
+    merged_hindrances,
+    sentence,
+)
 from tidemill.harvest.plan.waves import SENTENCES, Binding
 from tidemill.model.figures.awaited import (
     Hindrance,
@@ -207,3 +213,14 @@ def test_reasons_of_several_allocations_are_counted() -> None:
 
 def test_a_site_that_has_asked_for_nothing_yet_says_so() -> None:
     assert awaited_text(AwaitedNodes(), 0) == "no allocation was asked for yet"
+
+
+def test_what_more_nodes_wait_for_does_not_read_as_if_all_work_waited() -> None:
+    full = {"polled_us": 1, "hindrances": [{"cause": "idle", "nodes": {"nodes": 2, "full": 2}}]}
+    said = "waiting for an idle node: all 2 nodes are fully in use"
+    assert capacity_text({"awaits": full}, 1) == said
+    assert capacity_text({"awaits": None, "more": full}, 1) == f"for more nodes: {said}"
+    assert capacity_text({"more": {"next_us": 9_000_000}}, 1) == (
+        "for more nodes: nothing is known to hold them back; the next poll is in 9 s at the latest"
+    )
+    assert capacity_text({"more": {"is_stopped": True, "why": "lunch"}}, 1) == "the site is stopped: lunch"

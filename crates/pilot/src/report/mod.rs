@@ -90,16 +90,18 @@ pub struct Report {
 impl Report {
     /// `files`: there is no lead, so the own journal is all there is.
     pub fn new(records: Records, settings: &Settings, files: bool, now_us: u64) -> Self {
+        let flush_us = if files {
+            seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
+        } else {
+            settings.record_flush_ms * 1000
+        };
         Report {
             records,
             noted: HashSet::new(),
             canceled: Canceled::default(),
-            flush_us: if files {
-                seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
-            } else {
-                settings.record_flush_ms * 1000
-            },
-            since_us: Some(now_us),
+            flush_us,
+            // That the pilot has started goes at once: until then its site says that it has not.
+            since_us: Some(now_us.saturating_sub(flush_us)),
             catching_up: true,
             safe_us: now_us,
             saved_us: 0,
@@ -222,13 +224,15 @@ impl Report {
         flush.into_iter().chain(save).min()
     }
 
+    fn is_due(&self, now_us: u64) -> bool {
+        self.since_us
+            .is_some_and(|since_us| now_us >= since_us + self.flush_us)
+    }
+
     /// Records to the lead, or to the own journal where there is none or it is silent; `idle`: nothing else is to do.
     pub fn step(&mut self, lead: &mut Source, idle: bool, now_us: u64) -> Result<(), PilotError> {
         self.hear(now_us);
-        let due = self
-            .since_us
-            .is_some_and(|since_us| now_us >= since_us + self.flush_us);
-        let due = due || (idle && self.since_us.is_some());
+        let due = self.is_due(now_us) || (idle && self.since_us.is_some());
         if lead.is_files() {
             let full = self.records.unsafe_bytes() > JOURNAL_BYTES;
             if (due || full) && now_us >= self.saved_us + SAVE_AGAIN_US {
@@ -324,6 +328,26 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn that_a_pilot_has_started_is_recorded_at_once_and_later_records_wait_for_others() {
+        let directory = tempfile::tempdir().unwrap();
+        for files in [true, false] {
+            let settings = Settings {
+                output_flush_s: 30.0,
+                record_flush_ms: 100,
+                ..Settings::default()
+            };
+            let records = Records::new("a.r0.i1", directory.path());
+            let mut report = Report::new(records, &settings, files, 90_000_000);
+            assert!(report.is_due(90_000_000));
+            report.since_us = None;
+            report.add_open(Done::default(), 90_000_000);
+            assert!(!report.is_due(90_099_999));
+            assert_eq!(report.is_due(90_100_000), !files);
+            assert!(report.is_due(120_000_000));
+        }
+    }
 
     #[test]
     fn what_was_canceled_neither_fails_nor_goes_back() {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 RECORD_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,AllocCPUS,AllocTRES,Comment,JobName"
 """sacct(1), with FIELD between."""
 
+_BY = re.compile(r"CANCELLED by ([0-9]{1,10})")
 _RANK = {AllocationState.ACTIVE: 0, AllocationState.QUEUED: 1}
 
 
@@ -70,7 +73,19 @@ def _is_emptied(job: OwnJob) -> bool:
     return job_state(job.word, job.reason)[0] is AllocationState.CANCELED
 
 
-def canceled_while_waiting(batch_id: str) -> Status:
+def canceled_by(word: str) -> str:
+    """Who canceled a job by sacct's word, `CANCELLED by 54321`: the user's name, else the number; empty = it does not
+    say."""
+    found = _BY.match(word)
+    if found is None:
+        return ""
+    try:
+        return pwd.getpwuid(int(found[1])).pw_name
+    except (KeyError, OverflowError):
+        return found[1]
+
+
+def canceled_while_waiting(batch_id: str, by: str = "") -> Status:
     """The word on an element of an array that was canceled while it waited: Slurm keeps no record of it (22.05.8,
     tried)."""
     return Status(
@@ -79,6 +94,7 @@ def canceled_while_waiting(batch_id: str) -> Status:
         batch_id=batch_id,
         ending=Ending.CANCELED,
         reason="canceled while it waited",
+        canceled_by=by,
     )
 
 
@@ -238,6 +254,7 @@ def accounted(
             ended_s=parse_time(end),
             cores=whole(cores) or 0,
             gpus=_gpus(resources),
+            canceled_by=canceled_by(word),
         )
     return _unfolded(folded, wanted - started) | found
 
@@ -256,7 +273,7 @@ def _unfolded(rows: Collection[tuple[str, str, str, str]], wanted: Collection[st
         for name in wanted:
             name_base, index = split_element(name)
             if name_base == base and index is not None and any(index in each for each in elements):
-                found[name] = canceled_while_waiting(f"{number}_{index}")
+                found[name] = canceled_while_waiting(f"{number}_{index}", canceled_by(word))
     return found
 
 

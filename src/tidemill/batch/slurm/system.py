@@ -76,6 +76,7 @@ class SlurmBatchSystem:
         self._user = pwd.getpwuid(os.geteuid()).pw_name
         self._numbers: dict[str, str] = {}  # of submissions, by name
         self._ended: dict[str, Status] = {}
+        self._canceled: set[str] = set()  #: that this agent canceled, and that have not been seen to end
         self._missing_since: dict[str, float] = {}
         self._waited_s: dict[
             str, float
@@ -116,6 +117,7 @@ class SlurmBatchSystem:
             return {}
         jobs = self._own_jobs()
         matches = own.match(names, jobs, key=self._key, numbers=self._read_numbers(names))
+        news = {name for name in matches if name not in self._ended}
         answers = {name: self._told(name, own.tell(found[0])) for name, found in matches.items()}
         missing = [name for name in names if name not in answers]
         answers |= {name: self._ended[name] for name in missing if name in self._ended}
@@ -123,6 +125,7 @@ class SlurmBatchSystem:
         answers |= self._withdrawn(missing, jobs)
         self._note_waiting(answers)
         self._note_limits(matches, answers)
+        answers |= self._by_others(answers, news.union(missing))
         missing = [name for name in missing if name not in answers]
         left = [name for name in missing if self._is_submitted(split_element(name)[0])]
         if left and can_account(self._survey.settings()):
@@ -150,6 +153,7 @@ class SlurmBatchSystem:
         squeue does not show."""
         if not names:
             return
+        self._canceled.update(names)
         matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
         living = [
             (name, each)
@@ -314,7 +318,32 @@ class SlurmBatchSystem:
             return Status(answer=Answer.UNCLEAR, reason="Slurm does not know it; it may yet appear")
         return Status(answer=Answer.GONE, reason=f"Slurm has not known it for {self._config.unknown_s:g} s")
 
+    def _by_others(self, answers: Mapping[str, Status], news: Collection[str]) -> dict[str, Status]:
+        """Of those whose end is news, those that this agent did not cancel, with the user who did where the accounting
+        knows: squeue does not. For people: nothing depends on its reply."""
+        canceled = {name for name in news if name in answers and answers[name].ending is Ending.CANCELED}
+        unknown = [name for name in canceled - self._canceled if not answers[name].canceled_by]
+        self._canceled -= {name for name, each in answers.items() if each.state in ALLOCATION_FINAL}
+        if not unknown or not can_account(self._survey.settings()):
+            return {}
+        try:
+            found = self._records(sorted(unknown)[:ACCOUNTED_NAMES_MAX])
+        except SiteError as error:
+            _log.info("slurm.unaccounted", reason=error.message)
+            return {}
+        told = {
+            name: found[name].canceled_by for name in unknown if name in found and found[name].canceled_by
+        }
+        return {
+            name: self._remember(name, msgspec.structs.replace(answers[name], canceled_by=by))
+            for name, by in told.items()
+        }
+
     def _accounted(self, names: list[str]) -> dict[str, Status]:
+        return {name: self._remember(name, status) for name, status in self._records(names).items()}
+
+    def _records(self, names: list[str]) -> dict[str, Status]:
+        """What the accounting says of these allocations that have ended."""
         bases = sorted({split_element(name)[0] for name in names})
         command = ["sacct", "-n", "-P", "-X", f"--delimiter={text.FIELD}", "-o", own.RECORD_FORMAT]
         command += ["-S", f"now-{ACCOUNTED_DAYS}days", f"--name={','.join(bases)}"]
@@ -322,8 +351,7 @@ class SlurmBatchSystem:
         if reply.status != 0 and self._budget.refusal(reply) is Refusal.UNKNOWN:
             return {}
         output = self._budget.check(reply)
-        found = own.accounted(output, names, key=self._key, numbers=self._read_numbers(names))
-        return {name: self._remember(name, status) for name, status in found.items()}
+        return own.accounted(output, names, key=self._key, numbers=self._read_numbers(names))
 
     def _cancel_surplus(self, matches: Mapping[str, list[own.Match]]) -> None:
         surplus = [(name, each) for name, found in matches.items() for each in found[1:] if each.surplus]

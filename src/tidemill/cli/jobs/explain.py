@@ -154,6 +154,8 @@ def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
         lines.append(f"at {rate_text(rate)} events/s it ends in about {duration_text(left / rate)}")
     else:
         lines.append(_limit_text(detail.spec.resources))
+    more = (detail.waits_hint or "").partition("; ")[2]  # what more nodes wait for, where it could use some
+    lines += [more] if more else []
     lines += [f"output {each}" for each in outputs_lines(detail)]
     lines.append(f"`tidemill attach {row.campaign}` follows it, `tidemill job cancel {row.id}` ends it")
     return lines

@@ -107,7 +107,7 @@ def status(args: Namespace) -> int:
     _show_agent(config, directory, owner, failed)
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
-    _show_stop(args, config, directory, stopped)
+    _show_stop(args, config, directory, stopped, known.warning)
     for plan in known.plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
     for head, text in _figures(directory, samples, denied, known):
@@ -118,14 +118,19 @@ def status(args: Namespace) -> int:
     return 0
 
 
-def _show_stop(args: Namespace, config: SiteConfig, directory: Path, stopped: str | None) -> None:
+def _show_stop(
+    args: Namespace, config: SiteConfig, directory: Path, stopped: str | None, warning: str
+) -> None:
     """Why the site works no more, or asks for nothing now."""
     from tidemill.site.staff.drain import paused, way_out
 
     if stopped is not None:
         end = way_out(shlex.quote(str(args.dir)) if args.dir else "", stop_file=config.stop_file)
         _line("stopped", f"{stopped or 'no reason given'}; {end}")
-    elif (pause := paused(directory)) is not None:
+        return
+    if warning:
+        _line("canceled", warning)
+    if (pause := paused(directory)) is not None:
         _line("paused", pause)
 
 
@@ -139,12 +144,15 @@ def _show_applications(applications: Applications) -> None:
 
 class LastKnown(NamedTuple):
     """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
-    agent that did not write them), and whether the site is stopped since; whether an agent serves it now."""
+    agent that did not write them), and whether the site is stopped since; whether an agent serves it now; whether a
+    pilot was at work at the last poll; what is said of cancels of others."""
 
     plans: Sequence[PlanMade] = ()
     awaits: AwaitedNodes | None = None
     is_stopped: bool = False
     is_served: bool = True
+    is_at_work: bool = False
+    warning: str = ""
 
 
 NOTHING_KNOWN = LastKnown()
@@ -158,7 +166,7 @@ def last_known(directory: Path, *, is_stopped: bool, is_served: bool = True) -> 
     polled = read_last_poll(directory)
     if polled is None:
         return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped, is_served=is_served)
-    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served)
+    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served, polled.is_at_work, polled.warning)
 
 
 def _figures(
@@ -468,13 +476,14 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
 def why_text(causes: Sequence[str], waiting: LastKnown) -> str:
     """Why no more nodes are asked for: as every command and page says it, or in words without figures where the agent
     wrote none; empty = nothing is known to hold back more."""
-    from tidemill.harvest.plan.sentences import awaited_text, hindrances_text
+    from tidemill.harvest.plan.sentences import FOR_MORE, awaited_text, hindrances_text, more_text
 
     awaits, now_us = waiting.awaits, clock.now_us()
     if awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
-        text = awaited_text(awaits, now_us)
+        text = more_text(awaits, now_us) if waiting.is_at_work else awaited_text(awaits, now_us)
         more = hindrances_text(awaits.hindrances) if awaits.asked_us else ""
-        return f"{text}; {more}" if more else text
+        head = "" if waiting.is_at_work else FOR_MORE
+        return f"{text}; {head}{more}" if more else text
     if not waiting.is_served:  # metrics are of the agent's last seconds, and no agent asks for anything now
         return ""
     return "; ".join(_cause_text(cause, waiting.plans) for cause in causes_now(causes, waiting.plans))

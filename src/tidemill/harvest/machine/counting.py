@@ -62,3 +62,16 @@ def with_away(counts: NodeCounts | None, away: int) -> NodeCounts | None:
     if counts is None or not away:
         return counts
     return msgspec.structs.replace(counts, away=counts.away + away, nodes=counts.nodes + away)
+
+
+def with_pilots(counts: NodeCounts, *, begun: int, left: int) -> NodeCounts:
+    """The same after pilots have begun on `begun` nodes, and have left `left` others, which are not free yet."""
+    gone = min(left, counts.ours)
+    from_idle = min(begun, counts.idle)
+    from_other = min(begun - from_idle, counts.other)
+    return msgspec.structs.replace(
+        counts,
+        idle=counts.idle - from_idle,
+        ours=counts.ours - gone + from_idle + from_other,
+        other=counts.other - from_other + gone,
+    )

@@ -25,6 +25,9 @@ from tidemill.wire.monitoring import AwaitedNodes
 AGE_TOLD_S = 90.0
 """A poll that is older is said to be so: sites poll every 30 s, and syncs follow."""
 
+FOR_MORE = "for more nodes: "
+"""Begins what further nodes wait for while a pilot is at work, so that it does not read as if all work waited."""
+
 _SILENT = frozenset({"", Binding.NOTHING.value, Binding.BACKLOG.value})
 """Causes that say nothing beside another one."""
 
@@ -84,12 +87,20 @@ def in_queue_text(asked_s: float, reasons: Sequence[QueuedReason], *, starting: 
         parts.append(
             f"{counted_text(starting, 'allocation')} of Tidemill{since} {have} started, and {whose} not reported yet"
         )
-    return "; ".join(parts) or f"an allocation of Tidemill, {ago}, has not started"
+    return "; ".join(parts) or f"an allocation of Tidemill, {ago}, has not reported yet"
 
 
-def awaited_text(awaits: AwaitedNodes, now_us: int) -> str:
+def more_text(awaits: AwaitedNodes, now_us: int) -> str:
+    """What more nodes wait for at a site where a pilot is at work."""
+    text = awaited_text(awaits, now_us, unknown="nothing is known to hold them back")
+    return text if awaits.is_stopped else f"{FOR_MORE}{text}"
+
+
+def awaited_text(
+    awaits: AwaitedNodes, now_us: int, *, unknown: str = "no allocation was asked for yet"
+) -> str:
     """What the work of a site waits for, in one sentence, with the time of the next poll. `now_us`: microseconds since
-    1970, by the clock of the reader."""
+    1970, by the clock of the reader; `unknown`: what is said where no cause is known."""
     if awaits.is_stopped:
         return f"the site is stopped: {awaits.why}"
     texts = []
@@ -98,7 +109,7 @@ def awaited_text(awaits: AwaitedNodes, now_us: int) -> str:
         texts.append(in_queue_text(asked_s, awaits.queued, starting=awaits.starting, asked=awaits.asked))
     else:
         why = hindrances_text(awaits.hindrances) or (in_words(awaits.why) if awaits.why else "")
-        texts.append(why or "no allocation was asked for yet")
+        texts.append(why or unknown)
     age_s = max(0, now_us - awaits.polled_us) / 1e6
     if awaits.polled_us and age_s > AGE_TOLD_S:
         texts.append(f"that was so at the last poll, {duration_text(age_s)} ago")
@@ -114,10 +125,11 @@ def next_poll_text(next_us: int, now_us: int) -> str:
 
 
 def capacity_text(capacity: Mapping[str, Any], now_us: int) -> str:
-    """The same of a site as the API shows it (`SiteRow.capacity`); empty where no work waits for nodes there, or of a
-    server of another version."""
+    """What work, or more work, waits for at a site as the API shows it (`SiteRow.capacity`); empty where no work waits
+    for nodes there, or of a server of another version."""
+    text_of = awaited_text if capacity.get("awaits") else more_text
     found = capacity.get("awaits") or capacity.get("more")
     try:
-        return awaited_text(msgspec.convert(found, AwaitedNodes), now_us) if found else ""
+        return text_of(msgspec.convert(found, AwaitedNodes), now_us) if found else ""
     except msgspec.ValidationError:
         return ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.errors import did_you_mean
-from tidemill.harvest.plan.sentences import awaited_text
+from tidemill.harvest.plan.sentences import awaited_text, more_text
 from tidemill.model.devices import devices_text
 from tidemill.model.fit import SlotNeed, amount_text, keys_text, nearest, options_text
 from tidemill.model.job import JobSpec
@@ -72,7 +72,7 @@ HINTS = {
     Cause.SITE_PINNED_SILENT: "the only site that it may run at is silent: `tidemill site status` there shows why",
     Cause.SITE_PINNED_UNFIT: "the only site that it may run at cannot run it",
     Cause.SITE_SILENT: "every site that could run it is silent: `tidemill site status` there shows why",
-    Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
+    Cause.SITE_DRAINED: "every site that could run it is stopped, or drained: it goes on when one is resumed",
     Cause.SITE_DOWNTIME: "the sites that could run it are in a downtime: `tidemill downtimes` lists them",
     Cause.IN_WARD: "it is treated away from its home site: it starts when a site of the ward has room",
     Cause.SITE_TROUBLE: "the sites that could run it have a trouble of their own; it goes on by itself when that ends",
@@ -157,6 +157,9 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
         causes = {cause for cause, _ in held.values()}
         cause = Cause.SITE_TROUBLE if Cause.SITE_TROUBLE in causes else Cause.SITE_REFUSED
         return cause, "; ".join(text for _, text in list(held.values())[:SITES_NAMED])
+    at_work = _runs_at(job, heard, known)
+    if at_work:  # what sites have of it runs, and the rest goes there as that is done
+        return Cause.RUNNING, "; ".join(map(_more, at_work[:SITES_NAMED], [known.now_us] * len(at_work)))
     if held and not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in free):
         return Cause.SITE_WANTS_NOTHING, _named(free, known.now_us)
     return found
@@ -193,6 +196,12 @@ def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) ->
     return Cause.ASSIGNED, "; ".join(_assigned(site, kind, known.now_us) for site in sites[:SITES_NAMED])
 
 
+def _runs_at(job: StoredJob, sites: Sequence[Site], known: Known) -> list[Site]:
+    """Those of these sites where payloads of the job run."""
+    having = {lease.site for lease in known.leases if lease.state == ACTIVE}
+    return [site for site in sites if site.id in having and not is_unstarted(site, job.id)]
+
+
 def _assigned(site: Site, kind: JobKind, now_us: int) -> str:
     """What a job waits for that no pilot of its site has, although pilots are at work there."""
     if _awaited(site) is not None:
@@ -200,7 +209,7 @@ def _assigned(site: Site, kind: JobKind, now_us: int) -> str:
     text = f"site {site.name} has it, and none of the nodes that Tidemill has there runs it yet: it needs a free slot"
     text += f" of {_slot_text(kind)}"
     more = None if site.capacity is None else site.capacity.more
-    return text if more is None else f"{text}; for more nodes: {awaited_text(more, now_us)}"
+    return text if more is None else f"{text}; {more_text(more, now_us)}"
 
 
 def _slot_text(kind: JobKind) -> str:
@@ -230,6 +239,12 @@ def _awaits(site: Site, now_us: int) -> str:
     return "" if awaits is None else f"site {site.name}: {awaited_text(awaits, now_us)}"
 
 
+def _more(site: Site, now_us: int) -> str:
+    """What more nodes wait for at a site with a pilot at work; where that is not known, whether it takes more work."""
+    more = None if site.capacity is None else site.capacity.more
+    return _busy(site, now_us) if more is None else f"site {site.name}, {more_text(more, now_us)}"
+
+
 def _named(sites: Sequence[Site], now_us: int) -> str:
     """Sites that take no more, each with what its work waits for."""
     return "; ".join(_busy(site, now_us) for site in sites[:5])
@@ -240,7 +255,7 @@ def _busy(site: Site, now_us: int) -> str:
     if _awaited(site) is not None:
         return _awaits(site, now_us)
     text = f"site {site.name} has as much work as it asks for, and asks again when some of it is done"
-    return text if more is None else f"{text}; for more nodes: {awaited_text(more, now_us)}"
+    return text if more is None else f"{text}; {more_text(more, now_us)}"
 
 
 def _held(site: Site, job: StoredJob, kind: JobKind, known: Known) -> tuple[Cause, str] | None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from markupsafe import Markup, escape
 
 from tidemill import clock
-from tidemill.harvest.plan.sentences import capacity_text, in_words
+from tidemill.harvest.plan.sentences import FOR_MORE, capacity_text, in_words
 from tidemill.model.quantities import (
     bytes_text,
     coarse_text,
@@ -75,8 +75,10 @@ def reason(row: JobRow) -> str:
 
 
 def no_more_nodes(row: SiteRow, waits_for: str) -> str:
-    """Why a site asks for no more nodes. `waits_for`: in words without figures, as its view has it; empty = it asks."""
-    return capacity_text(row.capacity, clock.now_us()) or (in_words(waits_for) if waits_for else "")
+    """Why a site asks for no more nodes, below a head that says so. `waits_for`: in words without figures, as its view
+    has it; empty = it asks."""
+    text = capacity_text(row.capacity, clock.now_us()).removeprefix(FOR_MORE)
+    return text or (in_words(waits_for) if waits_for else "")
 
 
 FILTERS = {

@@ -31,7 +31,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     range_s: float = 1.0
     more: bool = False
     behind_core_s: float = 0.0
-    is_guessed: bool = False  #: no event of some application has been measured here yet
+    is_guessed: bool = False  #: no event of some application has ended here since work of it came
     on_gpus: Demand | None = None  #: the part of it that runs on nodes with GPUs only; None = there is none
 
 
@@ -107,12 +107,15 @@ class Workload:
         self._log = log
         self._applications = applications
         self._waiting = waiting
+        self._rates_before: dict[str, tuple[float, float]] = {}
+        """What was measured of each application with open work before that came: it may be of another command."""
 
     def demand(self, *, cores: int, more: bool) -> Demand:
         """The open work, for nodes with `cores` cores. Pilots of old fleets still work on some of it, so this is an
         upper bound. `more`: the server has more for this site."""
         whole, equipped = _Sum(), _Sum()
         behind = self._log.pool.settlement.behind
+        before, self._rates_before = self._rates_before, {}
         for key, opened in self._log.pool.settlement.load.items():
             count = opened - sum(each.get(key, 0) for each in self._waiting)
             if count <= 0:
@@ -120,9 +123,12 @@ class Workload:
             slot = key.cores or self._cores(key.app)
             measured = self._measured_s(key.app)
             seconds = self._estimated_s(key.app) if measured is None else measured
+            rate = self._rate(key.app)
+            self._rates_before[key.app] = before.get(key.app, rate)
+            is_guessed = self._rates_before[key.app] == rate
             sums = [whole, equipped] if self._needs_gpus(key) else [whole]
             for each in sums:
-                each.add(count, behind.get(key, 0), seconds, slot, is_guessed=measured is None)
+                each.add(count, behind.get(key, 0), seconds, slot, is_guessed=is_guessed)
         demand = whole.demand(cores=cores, more=more)
         if not equipped.events:
             return demand
@@ -141,9 +147,13 @@ class Workload:
         found = {app: event_s(rate.wall_s, rate.events) for app, rate in rates}
         return {app: seconds for app, seconds in found.items() if seconds is not None}
 
-    def _measured_s(self, app: str) -> float | None:
+    def _rate(self, app: str) -> tuple[float, float]:
+        """Seconds and events measured of an application; it changes with each event that ends."""
         rate = self._log.pool.state.rates.get(app)
-        return event_s(rate.wall_s, rate.events) if rate else None
+        return (rate.wall_s, rate.events) if rate else (0.0, 0.0)
+
+    def _measured_s(self, app: str) -> float | None:
+        return event_s(*self._rate(app))
 
     def _estimated_s(self, app: str) -> float:
         return self.estimate_s(app) or DEFAULT_EVENT_S

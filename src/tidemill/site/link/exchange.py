@@ -51,7 +51,7 @@ class Exchange:
         """Send a request; `offers` and `view` are None where the server has them."""
         site, state = self._site, self._site.state
         self._has_asked = _wants(capacity)
-        allocations = dict(Counter(each.reported for each in state.allocations.values()))
+        allocations = dict(Counter(each.shown for each in state.allocations.values()))
         self.sync.start(
             SyncRequest(
                 site=site.config.name,

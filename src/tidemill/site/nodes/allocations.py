@@ -348,6 +348,7 @@ class Allocations:
                 ended_us=_us(status.ended_s),
                 cores=status.cores,
                 gpus=self._gpus_of(status),
+                by=status.canceled_by,
             )
         )
         if before is AllocationState.LOST:

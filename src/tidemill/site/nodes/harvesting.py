@@ -45,17 +45,17 @@ from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, 
 from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
-from tidemill.site.nodes.plan_log import PlanLog, show_poll
+from tidemill.site.nodes.plan_log import LastPoll, PlanLog, show_poll, shown_pools
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
 from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
-from tidemill.site.staff.stopping import pause_after, retreat
+from tidemill.site.staff.stopping import pause_after, retreat, signs_of_cancels, warning_of
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.wire.monitoring import AwaitedNodes
-from tidemill.wire.node import Record, Started, job_of
+from tidemill.wire.node import Ended, Record, Started, job_of
 
 IDLE_FACTOR = 10
 """Where nothing is held and nothing waits, the pause between polls is longer by this factor."""
@@ -132,6 +132,11 @@ class Harvesting:
         self.waits_for: str | None = None
         self._hindrances: list[Hindrance] = []  #: the same in figures, as of the last decision
         self.causes: list[str] = []  #: the same in single words, for metrics
+        self._plans: list[Named] = []  #: of the last decision
+        self._wide_waits: str | None = None
+        self._decided_s = 0.0
+        self._held: frozenset[str] = frozenset()  #: our allocations that ran by the poll of that
+        self._has_news = False  #: pilots have begun or ended since that, or allocations have
 
     def _restore(self) -> None:
         """Go on with the jobs that earlier agents yielded to, and with the files of what they asked for, as far as
@@ -165,6 +170,7 @@ class Harvesting:
         self.machine.heard(records)
         self.machine.costs.heard(records, state.allocations, owner_of)
         self.doubts.heard(records)
+        self._has_news |= any(type(record) in (Started, Ended) for record in records)
         started = {record.allocation for record in records if type(record) is Started}
         if started:
             self.book.worked()
@@ -398,6 +404,7 @@ class Harvesting:
         if answer.snapshot is not None:
             self.book.gpus_of_node = gpus_of_node(answer.snapshot)
         changed = self.book.take(statuses)
+        self._has_news |= changed
         self._send_home(futile)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
         self.machine.death_s = self.calls.batch.calls.death_s
@@ -445,6 +452,7 @@ class Harvesting:
         `contested`: why the server accepts another agent as the site's; then nodes are released, and none are asked
         for. Where the site only observes there is no fleet, and nothing is submitted.
         """
+        self._follow()
         if self.calls.is_busy:
             return False
         stop = self._log.pool.state.stop
@@ -473,16 +481,37 @@ class Harvesting:
         self.glances.pace.needed(clock.monotonic_s(), self.machine.newly_yielded(plans))
         wide = self._wide_plan(starts)
         self._tell([self.doubts.text, *(plan.waits_for for plan in plans), wide.waits_for])
-        self._hindrances = planning.hindrances_of(plans, wide.waits_for, away=self.machine.away)
+        self._plans, self._wide_waits = plans, wide.waits_for
         self.causes = planning.causes_of(plans, starts, wide_waits=bool(wide.waits_for))
         if self.doubts.text:
             self.causes = [CAUSE]
         if contested:
             self.causes = [planning.CONTESTED]
         done = self._carry_out(plans, wide)
-        if is_polled:
-            show_poll(self.machine.site_dir, plans, self._awaits(), at_s=clock.now_us() / 1e6)
+        self._decided_s = clock.now_us() / 1e6
+        snapshot = self.machine.snapshot
+        self._held = frozenset(job.name for job in snapshot.running if job.ours) if snapshot else frozenset()
+        self._show(is_polled=is_polled)
         return done
+
+    def _follow(self) -> None:
+        """Have people read what has become of the nodes of the last plans, also of a site that plans no more."""
+        if self._has_news and self._plans:
+            self._show(is_polled=self.machine.reads_snapshots)
+        self._has_news = False
+
+    def _show(self, *, is_polled: bool) -> None:
+        plans = planning.as_reported(self._plans, self._log.pool.state.allocations, self._held)
+        self._hindrances = planning.hindrances_of(plans, self._wide_waits, away=self.machine.away)
+        if is_polled:
+            poll = LastPoll(
+                at_s=self._decided_s,
+                pools=shown_pools(plans, at_s=self._decided_s),
+                awaits=self._awaits(),
+                is_at_work=self._is_at_work,
+                warning=warning_of(signs_of_cancels(self._log.pool.state), now_us=clock.now_us()),
+            )
+            show_poll(self.machine.site_dir, poll)
 
     def _wide_plan(self, starts: Starts) -> WidePlan:
         if self._config.mode == "observe":

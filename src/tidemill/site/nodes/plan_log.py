@@ -151,19 +151,26 @@ class PlanLog:
 
 class LastPoll(msgspec.Struct, frozen=True, kw_only=True):
     """`at_s`: when it was decided, seconds since 1970; `pools`: the decision for each, at most POOLS_MAX; `awaits`: why
-    no more nodes are asked for, whether or not work waits."""
+    no more nodes are asked for, whether or not work waits; `is_at_work`: a pilot was at work; `warning`: of cancels
+    of others that do not stop the site yet."""
 
     at_s: float
     pools: list[PlanMade]
     awaits: AwaitedNodes
+    is_at_work: bool = False
+    warning: str = ""
 
 
-def show_poll(site_dir: Path, plans: Sequence[Named], awaits: AwaitedNodes, *, at_s: float) -> None:
+def shown_pools(plans: Sequence[Named], *, at_s: float) -> list[PlanMade]:
+    """The decisions as `LastPoll` has them. `at_s`: when they were made."""
+    return [plan_record(plan, "", at_s=at_s) for plan in plans[:POOLS_MAX]]
+
+
+def show_poll(site_dir: Path, poll: LastPoll) -> None:
     """Write it. Nothing depends on the file: a failure is logged."""
-    pools = [plan_record(plan, "", at_s=at_s) for plan in plans[:POOLS_MAX]]
     try:
         with replaced(site_dir / LAST_POLL, mode=0o644, durable=False) as file:
-            file.write(msgspec.json.encode(LastPoll(at_s=at_s, pools=pools, awaits=awaits)))
+            file.write(msgspec.json.encode(poll))
     except (OSError, SiteError) as error:
         _log.warning("last_poll.unwritten", reason=str(error))
 

@@ -7,7 +7,8 @@ allocations.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from tidemill import clock
 from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.account.harm import OwnNodes
-from tidemill.harvest.machine.counting import with_away
+from tidemill.harvest.machine.counting import with_away, with_pilots
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.plan.sentences import merged_hindrances
 from tidemill.harvest.plan.situation import (
@@ -102,16 +103,13 @@ PROMISES = {
 
 
 def is_at_work(allocation: Allocation) -> bool:
-    """Whether a pilot of it has started and has not signed off. The batch system need not have shown that it runs."""
-    return allocation.pilots > allocation.pilots_ended
+    """`Allocation.is_at_work`, as a function."""
+    return allocation.is_at_work
 
 
 def has_left(allocation: Allocation) -> bool:
     """Whether its pilots have signed off by themselves: it is about to end, as polls will show."""
-    if allocation.canceled_us or is_at_work(allocation):
-        return False
-    is_again_queued = allocation.requeued > 0 and allocation.state is not AllocationState.ACTIVE
-    return allocation.pilots > 0 and not is_again_queued
+    return allocation.is_left and not allocation.canceled_us
 
 
 def takes_no_work(allocation: Allocation, now_us: int, *, death_s: float) -> bool:
@@ -480,6 +478,30 @@ def hindrances_of(plans: Sequence[Named], *others: str | None, away: int = 0) ->
     bare = sum(plan.nodes.idle for plan in plans if plan.nodes is not None and plan.shape.has_gpus is False)
     found = [_with_others(each, away=away, bare=bare) if each.cause == idle else each for each in found]
     return [*found, *(Hindrance(cause=each) for each in others if each)][:HINDRANCES_MAX]
+
+
+def as_reported(
+    plans: Sequence[Named], allocations: Mapping[str, Allocation], held: Collection[str]
+) -> list[Named]:
+    """The plans with the figures of their poll as it is known now: nodes where pilots have begun since are in use by
+    Tidemill, those that they have left are not, and not free yet. `held`: the allocations that ran at that poll."""
+    begun: Counter[str] = Counter()
+    left: Counter[str] = Counter()
+    for each in allocations.values():
+        is_over = each.state in ALLOCATION_FINAL
+        if each.name in held and (is_over or each.is_left):
+            left[each.pool] += each.nodes
+        elif each.name not in held and each.is_at_work and not is_over:
+            begun[each.pool] += each.nodes
+    found = []
+    for plan in plans:
+        pool, counts = plan.shape.pool, plan.nodes
+        if counts is not None and (begun[pool] or left[pool]):
+            plan = msgspec.structs.replace(
+                plan, nodes=with_pilots(counts, begun=begun[pool], left=left[pool])
+            )
+        found.append(plan)
+    return found
 
 
 def for_others(decision: Decision, snapshot: Snapshot) -> Decision:

@@ -7,6 +7,8 @@ and the mail to people follow from it. A few file names are checked once a secon
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
@@ -17,6 +19,7 @@ from tidemill import clock
 from tidemill.config.site import Yielding
 from tidemill.errors import SiteError, TidemillError
 from tidemill.log import Log
+from tidemill.model.quantities import counted_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site.staff import drain, mail
 from tidemill.site.state import site_state as s
@@ -39,12 +42,15 @@ _log = Log("guest")
 
 class Signs(msgspec.Struct, frozen=True, kw_only=True):
     """What may stop the site. `stop_files`: (path, text) of those that exist. `foreign_us`: when allocations were
-    canceled by others (preemption, walltime and deadlines do not count). `held`: (allocation, the batch
+    canceled by others (preemption, walltime and deadlines do not count); `foreign_by`: the users who did, of the last
+    of them, empty = not known; `user`: the site's own. `held`: (allocation, the batch
     system's word) of those that staff or an account keep from starting. `doubt`: why the batch system's replies are not
     believed, and have not been for too long."""
 
     stop_files: list[tuple[str, str]] = []
     foreign_us: list[int] = []
+    foreign_by: list[str] = []
+    user: str = ""
     held: list[tuple[str, str]] = []
     doubt: str = ""
 
@@ -62,14 +68,10 @@ def sign_of_stop(signs: Signs, *, now_us: int) -> s.Stop | None:
         path, text = signs.stop_files[0]
         reason = f"`{path}` exists" + (f": {text}" if text else "")
         return s.Stop(cause="stop_file", reason=reason, at_us=now_us)
-    since_us = now_us - int(FOREIGN_CANCELS_S * 1e6)
-    recent = [at_us for at_us in signs.foreign_us if at_us >= since_us]
+    recent = _recent(signs, now_us)
     if len(recent) >= FOREIGN_CANCELS:
-        reason = (
-            f"{len(recent)} allocations were canceled within {FOREIGN_CANCELS_S:.0f} s, and not by us: "
-            "staff of the centre stopped Tidemill"
-        )
-        return s.Stop(cause="cancels", reason=reason, at_us=now_us)
+        within = f"within {FOREIGN_CANCELS_S:.0f} s"
+        return s.Stop(cause="cancels", reason=_canceled_text(recent, signs.user, within), at_us=now_us)
     if signs.held:
         name, word = signs.held[0]
         reason = f"{len(signs.held)} allocations are held, `{name}` as `{word}`"
@@ -77,6 +79,44 @@ def sign_of_stop(signs: Signs, *, now_us: int) -> s.Stop | None:
     if signs.doubt:
         return s.Stop(cause="doubt", reason=signs.doubt, at_us=now_us)
     return None
+
+
+def warning_of(signs: Signs, *, now_us: int) -> str:
+    """What is said of cancels of others that are too few to stop the site; empty = there are none."""
+    recent = _recent(signs, now_us)
+    if not 0 < len(recent) < FOREIGN_CANCELS:
+        return ""
+    text = _canceled_text(recent, signs.user, "")
+    return f"{text}; {FOREIGN_CANCELS} such cancels within {FOREIGN_CANCELS_S:.0f} s stop the site"
+
+
+def _recent(signs: Signs, now_us: int) -> list[str]:
+    """Who canceled allocations within the time that counts, one entry for each; empty = not known."""
+    since_us = now_us - int(FOREIGN_CANCELS_S * 1e6)
+    number = sum(at_us >= since_us for at_us in signs.foreign_us)
+    known = signs.foreign_by[-number:] if number else []
+    return [""] * (number - len(known)) + known
+
+
+def _canceled_text(by: Sequence[str], user: str, within: str) -> str:
+    """That allocations were canceled, and by whom as far as that is known. `user`: the site's own."""
+    was = "was" if len(by) == 1 else "were"
+    text = f"{counted_text(len(by), 'allocation')} {was} canceled{within and f' {within}'}"
+    if "" in by or not user:
+        return f"{text}, and not by Tidemill: by staff of the centre, or by you (user `{user}`)"
+    if set(by) == {user}:
+        return f"{text} by you (user `{user}`), outside Tidemill"
+    whom = f"{text} by {', '.join(f'`{each}`' for each in sorted(set(by)))}"
+    return f"{whom}, outside Tidemill" if user in by else f"{whom}: staff of the centre"
+
+
+def signs_of_cancels(state: s.SiteState) -> Signs:
+    """The cancels that Tidemill did not order, and who gave the orders."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return Signs(foreign_us=state.foreign_us, foreign_by=state.foreign_by, user=user)
 
 
 def pause_after(withdrawn_us: Sequence[int], now_us: int) -> float:
@@ -116,6 +156,7 @@ class StopControl:
         self._next_s = 0.0
         self._mail: Future[None] | None = None
         self._paused_until_us = 0
+        self._canceled = 0  #: cancels of others, as of the last step
         drain.show_stop(site.directory, site.state.stop)
         drain.show_pause(site.directory, 0)
 
@@ -134,15 +175,24 @@ class StopControl:
         state = self._site.state
         if state.stop is not None:
             return self._resume(state.stop, files)
-        signs = Signs(stop_files=files, foreign_us=state.foreign_us, held=held, doubt=doubt)
+        cancels = signs_of_cancels(state)
+        signs = msgspec.structs.replace(cancels, stop_files=files, held=held, doubt=doubt)
         stop = sign_of_stop(signs, now_us=clock.now_us())
         if stop is None:
+            self._warn(signs)
             return self._pause(state.withdrawn_us)
         self._log.apply(s.Stopped(cause=stop.cause, reason=stop.reason, at_us=stop.at_us))
         self._log.commit()
         _log.error("site.stopped", cause=stop.cause, reason=stop.reason)
         self._announce(stop)
         return True
+
+    def _warn(self, signs: Signs) -> None:
+        """Say in the agent's log what further cancels would do, once for each."""
+        number, self._canceled = self._canceled, len(signs.foreign_us)
+        text = warning_of(signs, now_us=clock.now_us())
+        if text and self._canceled > number:
+            _log.warning("site.cancels", reason=text)
 
     def _resume(self, stop: s.Stop, files: list[tuple[str, str]]) -> bool:
         requests = drain.take_requests(self._site.directory)

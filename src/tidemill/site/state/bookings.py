@@ -87,6 +87,7 @@ class Bookings:
             self._charge(allocation)
             if entry.ending == Ending.CANCELED and not allocation.canceled_us and not was_final:
                 self._state.foreign_us = [*self._state.foreign_us, entry.at_us][-FOREIGN_KEPT:]
+                self._state.foreign_by = [*self._state.foreign_by, entry.by][-FOREIGN_KEPT:]
                 if was_waiting:
                     self._state.withdrawn_us = [*self._state.withdrawn_us, entry.at_us][-FOREIGN_KEPT:]
         elif was_final:  # it was lost and is back
@@ -102,7 +103,7 @@ class Bookings:
     def resumed(self, entry: s.Resumed) -> None:
         """An operator lets it work again."""
         self._state.stop = None
-        self._state.foreign_us = []
+        self._state.foreign_us, self._state.foreign_by = [], []
         self._state.withdrawn_us = []
 
     def instructed(self, entry: s.Granted) -> None:

@@ -13,7 +13,7 @@ from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.model.state import RELEASED, AllocationState
+from tidemill.model.state import ALLOCATION_FINAL, RELEASED, AllocationState
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
 from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record, Withdrawn
 
@@ -181,6 +181,29 @@ class Allocation(msgspec.Struct, kw_only=True):
         is_released = self.state is AllocationState.CANCELED and self.canceled_us
         return RELEASED if is_released else self.state.value
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a pilot of it has started and has not signed off. The batch system need not have shown that it
+        runs."""
+        return self.pilots > self.pilots_ended
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its pilots have signed off: it has ended or is about to, as polls will show."""
+        is_again_queued = self.requeued > 0 and self.state is not AllocationState.ACTIVE
+        return self.pilots > 0 and not self.is_at_work and not is_again_queued
+
+    @property
+    def shown(self) -> str:
+        """Its state in sums for people: pilots report sooner than the next poll that they work, or have left."""
+        if self.state in ALLOCATION_FINAL:
+            return self.reported
+        if self.is_at_work:
+            return AllocationState.ACTIVE.value
+        if self.is_left:
+            return RELEASED if self.canceled_us else AllocationState.COMPLETED.value
+        return self.state.value
+
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
     """Why the site is drained until an operator resumes it. `cause`: `stop_file`, `cancels`, `held`, `doubt`,
@@ -225,6 +248,7 @@ class SiteState(msgspec.Struct, kw_only=True):
     foreign_us: list[
         int
     ] = []  #: when allocations were canceled that we had not canceled, since the last resume
+    foreign_by: list[str] = []  #: the users who did, of the last of them; empty = not known
     withdrawn_us: list[int] = []  #: ... those of them that waited
     used_node_s: dict[str, float] = {}  #: account -> node-seconds of allocations that have ended
 
@@ -334,6 +358,7 @@ class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
     ended_us: int = 0  #: as the batch system says; 0 = it does not
     cores: int = 0
     gpus: int = 0
+    by: str = ""  #: the user who canceled it; empty = not known
 
 
 class Stopped(msgspec.Struct, tag_field="e", tag="stopped", kw_only=True):

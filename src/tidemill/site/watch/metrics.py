@@ -57,6 +57,7 @@ class MetricsFile:
         self.totals = RecordTotals()
         self._pause_s = BEATS * config.heartbeat_s
         self._next_s = 0.0
+        self._started = 0  #: regular jobs that started today, as last written
         self._listener = listener_of(config.metrics)
 
     def close(self) -> None:
@@ -66,9 +67,10 @@ class MetricsFile:
 
     def write(self) -> None:
         """Write the figures of now, whole; a failure is logged, for nothing depends on the file."""
-        now_s = clock.monotonic_s()
-        if now_s < self._next_s:
+        now_s, started = clock.monotonic_s(), self._started_today()
+        if now_s < self._next_s and started == self._started:  # `site harm` has them from their poll on
             return
+        self._started = started
         self._next_s = now_s + self._pause_s
         text = render(self._samples(), common=(("site", self._site.config.name),))
         if self._listener is not None:
@@ -78,6 +80,9 @@ class MetricsFile:
                 write_whole(path, text.encode(), mode=0o644)
             except SiteError as error:
                 _log.warning("metrics.unwritten", reason=error.message)
+
+    def _started_today(self) -> int:
+        return self._harvesting.harm.day(clock.now_us() / 1e6).jobs
 
     def _samples(self) -> list[Sample]:
         state, harvesting, sync = self._site.state, self._harvesting, self._exchange.sync
@@ -149,7 +154,7 @@ def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
 
 
 def _of_state(state: SiteState, counts: HarvestCounts) -> Iterator[Sample]:
-    allocations = Counter(allocation.reported for allocation in state.allocations.values())
+    allocations = Counter(allocation.shown for allocation in state.allocations.values())
     for each in REPORTED_STATES:
         yield Sample("tidemill_allocations", allocations[each], (("state", each),))
     yield Sample("tidemill_starts_total", counts.starts)

@@ -173,8 +173,13 @@ def test_why_no_more_nodes_are_asked_for_is_said_with_the_figures_of_the_last_po
         "waiting for a wholly idle node: 6 nodes have 3 of 8 cores free, and this version uses whole nodes; "
         "1 is down or drained"
     )
+    beside = dict(metrics_lines(causes, LastKnown(awaits=awaits, is_at_work=True)))["why no more"]
+    assert beside == f"for more nodes: {said}"
     word = "PartitionTimeLimit"
     queued = [QueuedReason(reason=word, allocations=4, meaning=slurm_meaning(word))]
+    asked = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, starting=1)
+    both = dict(metrics_lines({}, LastKnown(awaits=asked)))["why no more"]
+    assert both.endswith(f"its pilot has not reported yet; for more nodes: {said}")
     waits = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, queued=queued, hindrances=[])
     said = dict(metrics_lines({}, LastKnown(awaits=waits)))["why no more"]
     assert said == (

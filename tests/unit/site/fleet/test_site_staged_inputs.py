@@ -286,6 +286,11 @@ def test_jobs_that_wait_for_room_ask_for_no_nodes_until_they_have_it(
     site.log.pool.state.rates[app] = s.Rate(wall_s=8, events=4)
     demand = workload.demand(cores=1, more=False)
     assert (demand.core_s, demand.is_guessed) == (2.0 * demand.events, False)
+    later = Workload(site.log, site.granting._preparer._applications, *site.granting.waiting)
+    demand = later.demand(cores=1, more=False)
+    assert (demand.core_s, demand.is_guessed) == (2.0 * demand.events, True), "none of this work has ended"
+    site.log.pool.state.rates[app] = s.Rate(wall_s=10, events=5)
+    assert not later.demand(cores=1, more=False).is_guessed
     site.until(lambda: len(site.stage.budget.waiting) == 5)
     site.until(lambda: workload.demand(cores=1, more=False).events == 3)
     site.cancel(6)

@@ -13,7 +13,15 @@ from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
 from tidemill.site.staff import drain
-from tidemill.site.staff.stopping import PAUSE_MAX_S, PAUSE_S, Signs, pause_after, retreat, sign_of_stop
+from tidemill.site.staff.stopping import (
+    PAUSE_MAX_S,
+    PAUSE_S,
+    Signs,
+    pause_after,
+    retreat,
+    sign_of_stop,
+    warning_of,
+)
 from tidemill.site.state import site_state as s
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
@@ -38,6 +46,35 @@ def test_three_foreign_cancels_within_ten_minutes_stop_and_two_do_not() -> None:
     assert stop is not None
     assert stop.cause == "cancels"
     assert stop_of(Signs(foreign_us=[0, MINUTE_US, 11 * MINUTE_US]), now_us=11 * MINUTE_US) is None
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("ada ada ada", "3 allocations were canceled within 600 s by you (user `ada`), outside Tidemill"),
+        ("root root root", "3 allocations were canceled within 600 s by `root`: staff of the centre"),
+        ("ada root root", "3 allocations were canceled within 600 s by `ada`, `root`, outside Tidemill"),
+        (
+            "ada ada",
+            "3 allocations were canceled within 600 s, and not by Tidemill: by staff of the centre, or by you (user "
+            "`ada`)",
+        ),
+    ],
+)
+def test_who_canceled_allocations_is_said_as_far_as_it_is_known(by: str, said: str) -> None:
+    stop = stop_of(Signs(foreign_us=[0, 0, 0], foreign_by=by.split(), user="ada"))
+    assert stop is not None
+    assert stop.reason == said
+
+
+def test_the_first_cancel_of_others_says_what_three_do() -> None:
+    first = Signs(foreign_us=[0], foreign_by=["ada"], user="ada")
+    assert warning_of(first, now_us=MINUTE_US) == (
+        "1 allocation was canceled by you (user `ada`), outside Tidemill; 3 such cancels within 600 s stop the site"
+    )
+    assert not warning_of(first, now_us=11 * MINUTE_US)
+    assert not warning_of(Signs(foreign_us=[0, 0, 0], user="ada"), now_us=0), "they have stopped it"
+    assert not warning_of(Signs(user="ada"), now_us=0)
 
 
 def test_what_others_canceled_while_it_waited_is_not_asked_for_again_for_a_while_that_grows() -> None:
@@ -125,7 +162,7 @@ def test_only_cancellations_that_we_did_not_order_are_foreign() -> None:
     pool.apply(observed(NAMES[1], AllocationState.CANCELED, Ending.DEADLINE))
     assert pool.state.foreign_us == []
     pool.apply(observed(NAMES[2], AllocationState.CANCELED, Ending.CANCELED))
-    assert pool.state.foreign_us == [5]
+    assert (pool.state.foreign_us, pool.state.foreign_by) == ([5], [""])
 
 
 def test_cancels_of_others_count_apart_where_the_allocation_waited_and_own_ones_never() -> None:
@@ -139,7 +176,7 @@ def test_cancels_of_others_count_apart_where_the_allocation_waited_and_own_ones_
     pool.apply(observed(late, AllocationState.CANCELED, Ending.DEADLINE, 7))
     assert (pool.state.foreign_us, pool.state.withdrawn_us) == ([7, 7], [7])
     pool.apply(s.Resumed(reason="r", at_us=9))
-    assert (pool.state.foreign_us, pool.state.withdrawn_us) == ([], [])
+    assert (pool.state.foreign_us, pool.state.foreign_by, pool.state.withdrawn_us) == ([], [], [])
 
 
 def test_a_resume_forgets_the_cancellations_that_led_to_the_stop() -> None:
