@@ -143,7 +143,7 @@ def test_a_scheduler_that_is_down_is_said_and_nothing_is_lost(pbs: PbsWorld) -> 
         pbs.age(60)
         it.wait_for(
             lambda: (
-                "has not reported yet; PBS's scheduler does not run"
+                "has not reported yet; for more nodes: PBS's scheduler does not run"
                 in " ".join(it.run("site", "status").stdout.split())
             ),
             "it is said",
