@@ -61,12 +61,10 @@ class Granting:
         #: by job and form, with `began` of the job
         self._defined: dict[int, dict[int, tuple[int, Program, JobDef]]] = {}
         self.unwritten: list[UnwrittenWork] = []
-        self._node_mb: int | None = (
-            None  #: memory of pilots that all grants were compared with; None = none yet
-        )
-        self._no_fits: dict[
-            int, dict[str, None]
-        ] = {}  #: pilots that had no room for a job, since its last success
+        #: memory of pilots that all grants were compared with; None = none yet
+        self._node_mb: int | None = None
+        #: pilots that had no room for a job, since its last success
+        self._no_fits: dict[int, dict[str, None]] = {}
 
     @property
     def waiting(self) -> tuple[Mapping[Hashable, int], ...]:

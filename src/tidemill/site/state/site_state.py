@@ -245,9 +245,8 @@ class SiteState(msgspec.Struct, kw_only=True):
     drained: str | None = None
     leases_open: int = 0
     stop: Stop | None = None
-    foreign_us: list[
-        int
-    ] = []  #: when allocations were canceled that we had not canceled, since the last resume
+    #: when allocations were canceled that Tidemill had not canceled, since the last resume
+    foreign_us: list[int] = []
     foreign_by: list[str] = []  #: the users who did, of the last of them; empty = not known
     withdrawn_us: list[int] = []  #: ... those of them that waited
     used_node_s: dict[str, float] = {}  #: account -> node-seconds of allocations that have ended
