@@ -6,7 +6,8 @@ import json
 import os
 
 import pytest
-from tests.worlds.batch.ordinary_cluster import OrdinaryCluster
+from tests.worlds.batch.newcomer import settings
+from tests.worlds.batch.ordinary_cluster import LICENSE, OrdinaryCluster
 from tests.worlds.batch.person import SlurmPerson
 
 pytestmark = [
@@ -20,9 +21,12 @@ events = 300
 """
 
 
-def begin(person: SlurmPerson, *, nodes: int) -> None:
-    """A site that has read the machine, and has no work yet."""
+def begin(person: SlurmPerson, *, nodes: int, cluster: str = "") -> None:
+    """A site that has read the machine, and has no work yet; `cluster`: a further line of that table."""
     person.done("site", "init", "--enable", "--no-probe", "--nodes", str(nodes))
+    if cluster:
+        file = person.site / "site.toml"
+        file.write_text(settings(file.read_text(), cluster=cluster))
     person.done("up", "--detach")
     person.cluster.wait(lambda: bool(records(person)), "the site has polled")
 
@@ -69,9 +73,8 @@ def test_what_staff_cancel_while_it_waits_is_not_asked_for_again_until_it_is_res
 ) -> None:
     person = SlurmPerson(ordinary_cluster, "withdrawn")
     with person.staying():
-        begin(person, nodes=2)
-        words = ("Users=root", "StartTime=now", "Duration=10", "Nodes=ALL", "Flags=IGNORE_JOBS")
-        ordinary_cluster.run("scontrol", "create", "reservation", "ReservationName=repair", *words)
+        begin(person, nodes=2, cluster=f'directives = ["--licenses={LICENSE}"]')
+        ordinary_cluster.take_licenses()
         submit(person)
 
         def waiting() -> int:
@@ -81,8 +84,8 @@ def test_what_staff_cancel_while_it_waits_is_not_asked_for_again_until_it_is_res
         ordinary_cluster.run("scancel", "-u", "ada", "-t", "PENDING")
         ordinary_cluster.wait(lambda: "not by Tidemill" in status(person), "it is seen", deadline_s=60)
         assert waiting() == 0
-        ordinary_cluster.run("scontrol", "delete", "ReservationName=repair")
-        person.done("site", "resume", "--reason", "the repair is over")
+        ordinary_cluster.run("scancel", "-n", "licensed")
+        person.done("site", "resume", "--reason", "there are licenses again")
         ordinary_cluster.wait(
             lambda: len(ordinary_cluster.allocations("R")) == 2, "it asks again", deadline_s=120
         )

@@ -26,10 +26,15 @@ def test_top_shows_the_rate_of_a_campaign_that_runs(home: Home) -> None:
     client = Client(home=home.path)
     client.submit(JobSpec(command=["sleep", "0.5"], events=100_000), campaign="long")
     wait_for(lambda: client.campaign("long").events_done > 0, home.logs)
-    lines = home.run("top", "--once").stdout.splitlines()
-    end = lines[0].index("EVENTS/S") + len("EVENTS/S")
-    (line,) = [each for each in lines if each.startswith("long")]
-    assert float(line[:end].split()[-1]) > 0
+
+    def rate() -> str:
+        lines = home.run("top", "--once").stdout.splitlines()
+        end = lines[0].index("EVENTS/S") + len("EVENTS/S")
+        (line,) = [each for each in lines if each.startswith("long")]
+        return line[:end].split()[-1]
+
+    wait_for(lambda: rate() != "-", home.logs)  # none is shown until the site reports a node at work
+    assert float(rate()) > 0
     assert home.run("job", "cancel", str(home.jobs("long")[0].id)).returncode == 0
 
 

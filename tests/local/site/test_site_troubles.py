@@ -76,9 +76,10 @@ tuning.transfer = {{ tries_max = 2, pause_s = 0.1 }}'''
             inputs = [Input(name="in", url=f"{url}/in{number}")]
             specs.append(JobSpec(command=["/bin/cat", "in"], inputs=inputs, resources=FAST))
         jobs = it.submit("remote", *specs)
-        wanted = (f"certificate `{pem}` expired at 2026-01-01", f"renew `{pem}`", "site_trouble")
+        wanted = (f"certificate `{pem}` expired at 2026-01-01", f"renew `{pem}`")
         for job in (jobs[0], jobs[-1]):
             told(it, job, *wanted)
+            told(it, job, "site_trouble", options=["--json"])
         (plain,) = it.submit("plain", JobSpec(command=["/bin/true"], resources=FAST))
         until(it, plain, "COMPLETED")  # what needs no proxy runs
         time.sleep(8)  # longer than a trial of the breaker, and three quick tries
