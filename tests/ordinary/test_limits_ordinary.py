@@ -82,7 +82,8 @@ def test_what_staff_cancel_while_it_waits_is_not_asked_for_again_until_it_is_res
 
         ordinary_cluster.wait(lambda: waiting() == 2, "two wait", deadline_s=60)
         ordinary_cluster.run("scancel", "-u", "ada", "-t", "PENDING")
-        ordinary_cluster.wait(lambda: "not by Tidemill" in status(person), "it is seen", deadline_s=60)
+        paused = "paused allocations that waited were canceled, and not by Tidemill"
+        ordinary_cluster.wait(lambda: paused in status(person), "it is seen", deadline_s=60)
         assert waiting() == 0
         ordinary_cluster.run("scancel", "-n", "licensed")
         person.done("site", "resume", "--reason", "there are licenses again")
