@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
-from tests.worlds.batch.newcomer import Newcomer, newcomer_on
-from tests.worlds.batch.ordinary_cluster import CPU_NODES, GPU_NODES, OrdinaryCluster
+from tests.worlds.batch.newcomer import Newcomer
+from tests.worlds.batch.ordinary_cluster import CPU_NODES, GPU_NODES
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Slurm and act as its user"),
     pytest.mark.timeout(400),
 ]
-
-
-@pytest.fixture
-def newcomer(ordinary_cluster: OrdinaryCluster) -> Iterator[Newcomer]:
-    with newcomer_on(ordinary_cluster) as it:
-        yield it
 
 
 def test_a_gpu_job_without_a_wholly_idle_gpu_node_is_not_said_to_run(newcomer: Newcomer) -> None:

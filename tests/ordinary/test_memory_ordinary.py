@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 
 import pytest
-from tests.worlds.batch.newcomer import Newcomer, newcomer_on
-from tests.worlds.batch.ordinary_cluster import OrdinaryCluster
+from tests.worlds.batch.newcomer import Newcomer
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Slurm and act as its user"),
     pytest.mark.timeout(400),
 ]
-
-
-@pytest.fixture
-def newcomer(ordinary_cluster: OrdinaryCluster) -> Iterator[Newcomer]:
-    with newcomer_on(ordinary_cluster) as it:
-        yield it
 
 
 def test_the_most_memory_that_is_said_to_fit_runs_and_no_more_is_taken(newcomer: Newcomer) -> None:

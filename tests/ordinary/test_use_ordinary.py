@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
-from tests.worlds.batch.newcomer import Newcomer, newcomer_on
+from tests.worlds.batch.newcomer import Newcomer
 from tests.worlds.batch.ordinary_cluster import OrdinaryCluster
 
 pytestmark = [
@@ -19,12 +18,6 @@ pytestmark = [
 
 SLEPT_S, EVENTS = 3, 60
 UNKNOWN = ("Unknown", "None", "")
-
-
-@pytest.fixture
-def newcomer(ordinary_cluster: OrdinaryCluster) -> Iterator[Newcomer]:
-    with newcomer_on(ordinary_cluster) as it:
-        yield it
 
 
 def charged(cluster: OrdinaryCluster) -> dict[str, dict[str, str]]:

@@ -92,7 +92,7 @@ class OwnLimit:
         _log.warning("limit.met", reason=reason, asked_s=asked_s, walltime_s=self.walltime_s)
 
     def refresh(self) -> None:
-        """Read the limits again where it is time. Without a limit this costs nothing. A limit that is no longer there
+        """Read the limits again where it is time. Without a limit this costs nothing. A limit that was removed
         has changed, and a guess is believed for a time: then one job asks for more again. Which limit is meant now its
         answer shows: shorter ones may be of other QOS."""
         if self.walltime_s is None:
