@@ -43,10 +43,14 @@ def test_a_campaign_uses_all_idle_plain_nodes_and_holds_no_gpu(ordinary_cluster:
         person.done("up", "--stop")
         ordinary_cluster.wait(lambda: ordinary_cluster.allocations() == [], "all nodes are given back")
 
-    rows = [row for row in ordinary_cluster.accounted("ada") if row["JobID"] not in earlier]
-    mine = [row for row in rows if row["JobName"].startswith("tm-") and "-e0-" not in row["JobName"]]
-    on_gpus = [row for row in mine if row["NodeList"] in GPU_NODES]
-    assert on_gpus
+    def mine() -> list[dict[str, str]]:
+        rows = [row for row in ordinary_cluster.accounted("ada") if row["JobID"] not in earlier]
+        return [row for row in rows if row["JobName"].startswith("tm-") and "-e0-" not in row["JobName"]]
+
+    # slurmdbd hears of what squeue shows a moment later
+    nodes = {*idle, *GPU_NODES}
+    ordinary_cluster.wait(lambda: nodes <= {row["NodeList"] for row in mine()}, "slurmdbd has heard of them")
+    on_gpus = [row for row in mine() if row["NodeList"] in GPU_NODES]
     assert not [row for row in on_gpus if "gres/gpu" in row["AllocTRES"]], "none of their GPUs is held"
-    first = min(row["Start"] for row in mine if row["NodeList"] in CPU_NODES)
+    first = min(row["Start"] for row in mine() if row["NodeList"] in CPU_NODES)
     assert first <= min(row["Start"] for row in on_gpus), "nodes with GPUs come last"

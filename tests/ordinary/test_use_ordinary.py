@@ -171,7 +171,8 @@ def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_
         return {row["NodeList"]: row["End"] for row in rows if row["End"] not in UNKNOWN}
 
     newcomer.wait(lambda: len(ends()) >= 4, "slurmdbd has heard that Tidemill has left")
-    expected, parts = 0.0, 0.0
+    assert len(running) == 6
+    parts = {each["id"]: each["share_s"] for each in told()["jobs"]}
     for row in ordinary_cluster.accounted("bob"):
         number = row["JobID"]
         if number in earlier or number not in running:
@@ -180,11 +181,7 @@ def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_
             datetime.fromisoformat(each)
             for each in (ends().get(row["NodeList"], row["Submit"]), row["Submit"], row["Start"])
         )
-        expected += max(0.0, (min(end, started) - submitted).total_seconds())
-        part = next(each["share_s"] for each in told()["jobs"] if each["id"] == number)
-        assert part <= (started - submitted).total_seconds()
-        parts += part
-    assert len(running) == 6
-    assert abs(parts - expected) <= max(2.0, expected / 2), "\n".join(
-        map(str, [parts, expected, *told()["jobs"]])
-    )
+        for_tidemill_s = max(0.0, (min(end, started) - submitted).total_seconds())
+        waited_s = (started - submitted).total_seconds()
+        # sacct knows whole seconds; what Slurm took to start the job on a free node may count, and nothing beyond it
+        assert for_tidemill_s - 1 <= parts[number] <= waited_s, (row, for_tidemill_s, told()["jobs"])

@@ -141,12 +141,13 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
         try:
             _refuse_lost_list(store, authenticator.revoked)
             parts = ActiveParts(store, dispatcher, config, authenticator=authenticator, audit=audit)
-            with ending_at_sigterm(), ExitStack() as running, listening(config) as listeners:
+            with ending_at_sigterm() as ending, ExitStack() as running, listening(config) as listeners:
                 running.enter_context(authenticator.revoked.watched())
-                dispatcher.start()
                 role = PairedRole(dispatcher, parts, audit) if config.pair else None
-                running.callback(parts.stop if role is None else role.close)
-                (parts if role is None else role).start()
+                with ending.held():
+                    dispatcher.start()
+                    running.callback(parts.stop if role is None else role.close)
+                    (parts if role is None else role).start()
                 broker_up = None if config.amqp.url is None else parts.broker_up
                 api = Api(store, dispatcher, authenticator=authenticator, broker_up=broker_up)
                 keeper = Keeper(
@@ -468,20 +469,41 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+class Ending:
+    """What SIGTERM does while uvicorn does not handle it: it ends the server at once, or after what is `held`."""
+
+    def __init__(self) -> None:
+        self._is_held = self._is_asked = False
+
+    def at_signal(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM."""
+        if not self._is_held:
+            raise SystemExit(0)
+        self._is_asked = True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Finish this block first: a thread whose start is interrupted may run, and yet cannot be joined."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        if self._is_asked:
+            raise SystemExit(0)
+
+
 @contextmanager
-def ending_at_sigterm() -> Iterator[None]:
+def ending_at_sigterm() -> Iterator[Ending]:
     """Make SIGTERM run the server's `finally` blocks also before and after uvicorn handles signals. Otherwise the
     socket would stay, and clients would take it for a running server's."""
+    ending = Ending()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        yield
+        yield ending
         return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)
-
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, ending.at_signal)
     try:
-        yield
+        yield ending
     finally:
         signal.signal(signal.SIGTERM, before)
 

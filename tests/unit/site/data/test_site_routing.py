@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -242,6 +245,28 @@ def test_measurements_are_kept_over_restarts_and_bounded(tmp_path: Path) -> None
     assert again.link(f"root://h{PLACES_MAX + 9}:1094").bytes_per_s == 10_000_000
     (tmp_path / "links.json").write_bytes(b"{broken")
     assert RouteLinks(tmp_path / "links.json", 300, probe=lambda place: 0.1)._places == {}
+
+
+def test_a_server_that_is_busy_for_a_moment_is_not_far_away(tmp_path: Path) -> None:
+    """The first reply comes late, as from a server, or on a login node, that others keep busy."""
+    late_s = 0.5
+
+    def serve(listener: socket.socket) -> None:
+        for pause_s in (late_s, 0.0, 0.0):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(20)
+                time.sleep(pause_s)
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,), daemon=True)
+        server.start()
+        links = RouteLinks(tmp_path / "links.json", 300)
+        found = links.link(f"root://127.0.0.1:{listener.getsockname()[1]}")
+        server.join(10)
+    assert found.rtt_s is not None
+    assert found.rtt_s < late_s / 2
 
 
 def test_a_job_that_names_hundreds_of_dead_hosts_has_a_few_of_them_measured(tmp_path: Path) -> None:
