@@ -469,7 +469,7 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class Ending:
+class EndAtSigterm:
     """What SIGTERM does while uvicorn does not handle it: it ends the server at once, or after what is `held`."""
 
     def __init__(self) -> None:
@@ -494,10 +494,10 @@ class Ending:
 
 
 @contextmanager
-def ending_at_sigterm() -> Iterator[Ending]:
+def ending_at_sigterm() -> Iterator[EndAtSigterm]:
     """Make SIGTERM run the server's `finally` blocks also before and after uvicorn handles signals. Otherwise the
     socket would stay, and clients would take it for a running server's."""
-    ending = Ending()
+    ending = EndAtSigterm()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield ending
         return

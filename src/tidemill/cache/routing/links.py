@@ -225,9 +225,9 @@ class RouteLinks:
 
 
 def shortest_round_trip_s(place: str) -> float:
-    """The shortest of `PROBE_REPLIES` round trips: a server or login node that is busy for a moment answers late, and
-    the network between them is no slower for it. Raises OSError where the first fails. Takes four times
-    `PROBE_TIMEOUT_S` at most: after a slow one no other is begun."""
+    """The shortest of `PROBE_REPLIES` round trips: a server or login node that is busy for a moment answers late, which
+    says nothing about the network. Raises OSError where the first fails. Takes four times `PROBE_TIMEOUT_S` at most:
+    after a slow one no other is begun."""
     begun_s = clock.monotonic_s()
     shortest_s = round_trip_s(place)
     for _ in range(PROBE_REPLIES - 1):
