@@ -172,7 +172,7 @@ def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_
 
     newcomer.wait(lambda: len(ends()) >= 4, "slurmdbd has heard that Tidemill has left")
     assert len(running) == 6
-    parts = {each["id"]: each["share_s"] for each in told()["jobs"]}
+    jobs = {each["id"]: each for each in told()["jobs"]}
     for row in ordinary_cluster.accounted("bob"):
         number = row["JobID"]
         if number in earlier or number not in running:
@@ -183,5 +183,7 @@ def test_jobs_of_some_cores_that_come_while_tidemill_holds_the_nodes_waited_for_
         )
         for_tidemill_s = max(0.0, (min(end, started) - submitted).total_seconds())
         waited_s = (started - submitted).total_seconds()
+        job = jobs[number]
         # sacct knows whole seconds; what Slurm took to start the job on a free node may count, and nothing beyond it
-        assert for_tidemill_s - 1 <= parts[number] <= waited_s, (row, for_tidemill_s, told()["jobs"])
+        assert for_tidemill_s - 1 <= job["share_s"] <= waited_s, (row, job)
+        assert job["share_low_s"] - 1 <= for_tidemill_s <= job["share_high_s"] + 1, (row, job)

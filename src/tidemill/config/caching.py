@@ -216,7 +216,9 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     probe_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        constant("Measure the round trip to an origin or cache at most once in this time, by one connection"),
+        constant(
+            "Measure the round trip to an origin or cache at most once in this time, by three connections"
+        ),
     ] = 300.0
     stage_bytes_max: Annotated[
         Size,

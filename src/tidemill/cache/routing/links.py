@@ -2,8 +2,9 @@
 
     SITE/links.json     kept over restarts; what is lost with it is measured again
 
-A place is measured by at most one connection in `probe_s`, however often its figures are asked for, and by the moves
-that are made anyway. The round trip is that of a first message, not of the connection alone: a proxy accepts at once.
+A place is measured once in `probe_s` at most, however often its figures are asked for, by PROBE_REPLIES connections one
+after the other, and by the moves that are made anyway. The round trip is that of a first message, not of the
+connection alone: a proxy accepts at once.
 """
 
 from __future__ import annotations
