@@ -197,6 +197,7 @@ def test_a_job_whose_inputs_wait_for_room_says_so_as_its_own_site_tells_it(world
         job=job, way="in", names=["geo"], places=[], tries=0, under_way=False, waits_for="room for 6 GB"
     )
     other.sync(view=SiteView(transfers=[waits]), want=0)
+    site.sync(want=0)
     assert world.job(job).waits_for == "running"
     site.sync(view=SiteView(transfers=[waits]), want=0)
     found = world.job(job)

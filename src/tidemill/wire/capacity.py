@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.trouble import Trouble
 from tidemill.wire.far import HeldData, NearData
 from tidemill.wire.monitoring import AwaitedNodes
@@ -46,6 +47,14 @@ class Capacity(msgspec.Struct, kw_only=True):
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
     awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there
     more: AwaitedNodes | None = None  #: the same for more nodes, while a pilot is at work; None = none is
-    #: jobs with work that is leased to the site and that no pilot runs, as interval text, while a pilot is at work;
-    #: UNSTARTED_CHARACTERS_MAX at most
+    #: jobs with work that is leased to the site and that no pilot runs, as interval text, where `awaits` does not say
+    #: so of all; UNSTARTED_CHARACTERS_MAX at most
     unstarted: str = ""
+
+
+def unstarted_text(jobs: IntervalSet) -> str:
+    """`Capacity.unstarted` of these jobs: as many of the lowest numbers as it holds."""
+    text = str(jobs)
+    if len(text) <= UNSTARTED_CHARACTERS_MAX:
+        return text
+    return text[:UNSTARTED_CHARACTERS_MAX].rpartition(",")[0]

@@ -141,6 +141,7 @@ def test_a_job_with_payloads_at_work_waits_for_nothing_although_some_of_its_even
     (job,) = world.submit(JobSpec(app="sim", events=8))
     site = Site(world)
     site.sync(want=4, ranges=1)
+    site.sync(want=0)
     assert world.job(job).waits_for == "running", "it asks for no more, and what it has runs"
     site.sync(capacity=capacity(more=idle(SHARED)))
     found = world.job(job)
@@ -165,6 +166,27 @@ def test_a_job_that_another_site_runs_is_running(world: World) -> None:
     sites[1].sync(capacity=capacity(awaits=idle(SHARED)))
     assert [row.shown_state for row in listed(world)] == ["ASSIGNED"]
     assert world.job(job).waits_for == "assigned"
+
+
+def test_what_a_site_has_just_been_given_runs_nowhere_until_it_says_so(world: World) -> None:
+    (one,) = world.submit(SIM)
+    site = Site(world)
+    site.sync()
+    assert [row.shown_state for row in listed(world)] == ["ASSIGNED"]
+    assert (world.job(one).waits_for, campaign_phase(world)) == ("assigned", "ASSIGNED")
+    site.sync(capacity=capacity())
+    assert [row.shown_state for row in listed(world)] == ["RUNNING"]
+
+
+def test_more_of_a_job_does_not_stop_what_runs_of_it(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim", events=80))
+    sites = [Site(world, name) for name in ("a", "b")]
+    for site in sites:
+        assert leases(site.sync(want=4, ranges=1))
+        assert [row.shown_state for row in listed(world)] == ["ASSIGNED"]
+        assert leases(site.sync(want=4, ranges=1)), "more of the job, of which it has run something"
+        assert [row.shown_state for row in listed(world)] == ["RUNNING"]
+        site.sync(capacity=capacity(unstarted=str(job)))
 
 
 def test_a_job_whose_inputs_are_fetched_says_so(world: World) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Container
+from collections.abc import Collection, Container
 from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
 from tidemill.model.job import JOB_INPUT, Input, JobSpec, job_input, running_max
-from tidemill.server.core import breakers, ending, matching
+from tidemill.server.core import breakers, ending, matching, site_views
 from tidemill.server.core.matching import Candidate, Claim, Contender, LeaseRange, OwnerAccount
 from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
@@ -389,6 +389,7 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         (row[0], row[1:])
         for row in work.session.rows("campaign_owners", ids=sorted({each.campaign for each in ranges}))
     )
+    site_views.add_unstarted(site, _newcomers(work, site, {each.job for each in ranges}))
     outputs: dict[tuple[int, int], bool] = {}
     slots: dict[tuple[int, int], int] = {}
     number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)
@@ -426,6 +427,13 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         if key not in outputs:
             outputs[key] = _has_outputs(site, asked)
         _leased(work, site, job, is_bound=outputs[key] or asked.running_max is not None)
+
+
+def _newcomers(work: UnitOfWork, site: Site, jobs: Collection[int]) -> list[int]:
+    """Those of the jobs of which the site has nothing yet."""
+    shared = [job for job in jobs if work.jobs[job].n_leased]
+    there = {tuple(row) for row in work.session.rows("sites_of_jobs", ids=shared)} if shared else set()
+    return [job for job in jobs if not work.jobs[job].n_leased or (job, site.id) not in there]
 
 
 def _cure(work: UnitOfWork, site: Site, job: StoredJob) -> Cure | None:

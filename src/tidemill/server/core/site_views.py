@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from tidemill.wire.api import (
     VIEW_ROWS_MAX,
     SiteView,
 )
+from tidemill.wire.capacity import unstarted_text
 from tidemill.wire.far import CacheFigures, CacheView, RouteView
 from tidemill.wire.monitoring import AwaitedNodes, BadNode, SiteSums, TidePoint, TransferView
 
@@ -108,6 +109,17 @@ def unstarted(jobs: str) -> str:
     except ValueError:
         return ""
     return jobs
+
+
+def add_unstarted(site: Site, jobs: Collection[int]) -> None:
+    """Nothing runs of jobs that the site had nothing of until this sync: what it said in it could not say so."""
+    capacity = site.capacity
+    if capacity is None or capacity.awaits is not None or not jobs:
+        return
+    known = IntervalSet.parse(capacity.unstarted)  # checked when it came
+    for job in jobs:
+        known.add(job, job + 1)
+    capacity.unstarted = unstarted_text(known)
 
 
 def within_range(value: Any) -> Any:

@@ -18,7 +18,7 @@ from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import read_bounded
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.state.site_state import STEP_BASE, SiteState
-from tidemill.wire.api import UNSTARTED_CHARACTERS_MAX
+from tidemill.wire.capacity import unstarted_text
 from tidemill.wire.node import AtWork, job_of
 
 NAME = "at_work.json"
@@ -51,14 +51,6 @@ def unstarted_jobs(state: SiteState, running: set[int]) -> IntervalSet:
     return found
 
 
-def bounded_text(jobs: IntervalSet) -> str:
-    """Interval text of the lowest numbers, UNSTARTED_CHARACTERS_MAX at most."""
-    text = str(jobs)
-    if len(text) <= UNSTARTED_CHARACTERS_MAX:
-        return text
-    return text[:UNSTARTED_CHARACTERS_MAX].rpartition(",")[0]
-
-
 class UnstartedJobs:
     """Asks what pilots of each fleet run, now and then, and keeps what follows."""
 
@@ -66,21 +58,30 @@ class UnstartedJobs:
         """`running`: the jobs that pilots of the fleet of a name run; None = it is not known."""
         self._running = running
         self._next_s = 0.0
+        self._running_now: set[int] | None = None
+        self._leases_open = -1
         self._text = ""
 
     def text(self, state: SiteState, at_work: Iterable[str]) -> str:
         """The jobs here that no pilot runs, as interval text. `at_work`: the fleets that have pilots at work: others
         have left what they said last."""
         now_s = clock.monotonic_s()
-        if now_s < self._next_s:
-            return self._text
-        self._next_s = now_s + READ_S
+        is_due = now_s >= self._next_s
+        if is_due:
+            self._next_s = now_s + READ_S
+            self._running_now = self._read(at_work)
+        if is_due or state.leases_open != self._leases_open:  # what has just come runs nowhere yet
+            self._leases_open = state.leases_open
+            running = self._running_now
+            self._text = "" if running is None else unstarted_text(unstarted_jobs(state, running))
+        return self._text
+
+    def _read(self, fleets: Iterable[str]) -> set[int] | None:
+        """The jobs that pilots of these fleets run; None = of one it is not known."""
         running: set[int] = set()
-        for name in set(at_work):
+        for name in set(fleets):
             jobs = self._running(name)
             if jobs is None:
-                self._text = ""
-                return ""
+                return None
             running |= jobs
-        self._text = bounded_text(unstarted_jobs(state, running))
-        return self._text
+        return running

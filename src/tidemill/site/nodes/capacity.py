@@ -155,7 +155,7 @@ class CapacityMeter:
 
     def _unstarted_now(self, *, is_idle: bool) -> str:
         at_work = {a.fleet for a in self._harvesting.book.living if is_at_work(a)}
-        return "" if is_idle or not at_work else self._unstarted.text(self._site.state, at_work)
+        return "" if is_idle else self._unstarted.text(self._site.state, at_work)
 
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:
         if not self._site.may_lease:

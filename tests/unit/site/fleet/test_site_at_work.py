@@ -9,9 +9,9 @@ import pytest
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.site.fleet.at_work import bounded_text, read_at_work, unstarted_jobs
+from tidemill.site.fleet.at_work import UnstartedJobs, read_at_work, unstarted_jobs
 from tidemill.site.state.site_state import STEP_BASE, SiteJob, SiteState
-from tidemill.wire.api import UNSTARTED_CHARACTERS_MAX
+from tidemill.wire.capacity import UNSTARTED_CHARACTERS_MAX, unstarted_text
 from tidemill.wire.node import AtWork, form_number
 
 
@@ -54,6 +54,20 @@ def test_the_text_is_bounded_at_a_whole_number() -> None:
     jobs = IntervalSet()
     for number in range(0, 40_000, 2):
         jobs.add(number, number + 1)
-    text = bounded_text(jobs)
+    text = unstarted_text(jobs)
     assert len(text) <= UNSTARTED_CHARACTERS_MAX
     assert max(first for first, _ in IntervalSet.parse(text)) < 40_000
+
+
+def test_a_job_that_has_just_come_runs_nowhere_although_leads_are_asked_again_later() -> None:
+    state = SiteState(site="s", jobs={1: job(1, 8)}, leases_open=1)
+    unstarted = UnstartedJobs({"f": {1}}.get)
+    assert unstarted.text(state, ["f"]) == ""
+    state.jobs[2] = job(2, 8)
+    state.leases_open = 2
+    assert unstarted.text(state, ["f"]) == "2"
+
+
+def test_where_no_pilot_is_at_work_nothing_runs() -> None:
+    state = SiteState(site="s", jobs={1: job(1, 8)}, leases_open=1)
+    assert UnstartedJobs({"f": {1}}.get).text(state, []) == "1"
