@@ -241,6 +241,7 @@ def test_a_job_whose_site_has_no_allocation_at_work_says_so_and_when_the_site_po
     (job,) = world.submit(SIM)
     site = Site(world)
     (lease,) = leases(site.sync())
+    site.sync(want=0)
     assert world.job(job).waits_for == "running"
     site.sync(
         capacity=awaiting(next_us=clock.now_us() + 20_500_000, why="idle; starts fail: `sbatch` says no")
@@ -273,6 +274,7 @@ def test_a_job_that_another_site_is_at_work_on_waits_for_nothing(world: World) -
     sites = [Site(world, name) for name in ("a", "b")]
     for site in sites:
         site.sync(want=4, ranges=1)
+        site.sync(want=0)
     sites[0].sync(capacity=awaiting(why="idle"), want=0)
     found = world.job(job)
     assert {each.site for each in found.attempts} == {"a", "b"}
