@@ -433,7 +433,7 @@ def _newcomers(work: UnitOfWork, site: Site, jobs: Collection[int]) -> list[int]
     """Those of the jobs of which the site has nothing yet."""
     shared = [job for job in jobs if work.jobs[job].n_leased]
     there = {tuple(row) for row in work.session.rows("sites_of_jobs", ids=shared)} if shared else set()
-    return [job for job in jobs if not work.jobs[job].n_leased or (job, site.id) not in there]
+    return [job for job in jobs if (job, site.id) not in there]
 
 
 def _cure(work: UnitOfWork, site: Site, job: StoredJob) -> Cure | None:

@@ -52,26 +52,26 @@ def unstarted_jobs(state: SiteState, running: set[int]) -> IntervalSet:
 
 
 class UnstartedJobs:
-    """Asks what pilots of each fleet run, now and then, and keeps what follows."""
+    """Asks what pilots of each fleet run, every READ_S at most, and keeps that."""
 
     def __init__(self, running: Callable[[str], set[int] | None]) -> None:
         """`running`: the jobs that pilots of the fleet of a name run; None = it is not known."""
         self._running = running
         self._next_s = 0.0
         self._running_now: set[int] | None = None
-        self._leases_open = -1
+        self._have = -1
         self._text = ""
 
     def text(self, state: SiteState, at_work: Iterable[str]) -> str:
         """The jobs here that no pilot runs, as interval text. `at_work`: the fleets that have pilots at work: others
-        have left what they said last."""
+        have left what they said last. Cost: one pass over the jobs here, if orders have come or leads are asked."""
         now_s = clock.monotonic_s()
         is_due = now_s >= self._next_s
         if is_due:
             self._next_s = now_s + READ_S
             self._running_now = self._read(at_work)
-        if is_due or state.leases_open != self._leases_open:  # what has just come runs nowhere yet
-            self._leases_open = state.leases_open
+        if is_due or state.have != self._have:  # what has come with an order since then runs nowhere yet
+            self._have = state.have
             running = self._running_now
             self._text = "" if running is None else unstarted_text(unstarted_jobs(state, running))
         return self._text

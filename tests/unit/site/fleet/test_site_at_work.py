@@ -60,14 +60,16 @@ def test_the_text_is_bounded_at_a_whole_number() -> None:
 
 
 def test_a_job_that_has_just_come_runs_nowhere_although_leads_are_asked_again_later() -> None:
-    state = SiteState(site="s", jobs={1: job(1, 8)}, leases_open=1)
+    state = SiteState(site="s", jobs={1: job(1, 8)})
     unstarted = UnstartedJobs({"f": {1}}.get)
     assert unstarted.text(state, ["f"]) == ""
-    state.jobs[2] = job(2, 8)
-    state.leases_open = 2
+    state.jobs[2], state.have = job(2, 8), 1
     assert unstarted.text(state, ["f"]) == "2"
+    del state.jobs[2]
+    state.jobs[3], state.have = job(3, 8), 2
+    assert unstarted.text(state, ["f"]) == "3", "another one, in place of one that has ended"
 
 
 def test_where_no_pilot_is_at_work_nothing_runs() -> None:
-    state = SiteState(site="s", jobs={1: job(1, 8)}, leases_open=1)
+    state = SiteState(site="s", jobs={1: job(1, 8)})
     assert UnstartedJobs({"f": {1}}.get).text(state, []) == "1"
