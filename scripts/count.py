@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,23 +16,11 @@ from pathlib import Path
 SMALL = 60
 #: pages that extensions own, as they are named in a checkout that still has them in docs/
 OF_EXTENSIONS = frozenset(
-    [
-        "accounting",
-        "batch-gridengine",
-        "cache-study",
-        "caches",
-        "caches-contents",
-        "caches-figures",
-        "images",
-        "images-on-nodes",
-        "integrations",
-        "messages",
-        "opportunity",
-        "reports",
-        "simulate",
-        "stress",
-        "trace",
-    ]
+    re.findall(
+        r"[\w-]+",
+        "accounting batch-gridengine cache-study caches caches-contents caches-figures images images-on-nodes "
+        "integrations messages opportunity reports simulate stress trace",
+    )
 )
 _SETTINGS = """
 import sys
