@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
+import gc
 import importlib
+import os
 import re
 import sys
 import tomllib
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import draw_config
 import draw_files
+import pytest
 from tests import phrases
 
 from tidemill import config
@@ -96,8 +100,26 @@ WALLS: dict[str, tuple[str, ...]] = {
 def files(suffix: str, *folders: str) -> list[Path]:
     """All files of the repository with this suffix, below these folders (none = everywhere)."""
     tops = [ROOT / folder for folder in folders] or [ROOT]
-    found = [path for top in tops for path in top.rglob(f"*{suffix}") if path.is_file()]
-    return sorted(path for path in found if not SKIPPED_FOLDERS & set(path.relative_to(ROOT).parts))
+    return [
+        path
+        for path in all_files()
+        if path.name.endswith(suffix) and any(path.is_relative_to(top) for top in tops)
+    ]
+
+
+@functools.cache
+def all_files() -> list[Path]:
+    """Every file of the repository, read once: folders of builds hold a hundred thousand others."""
+    found = []
+    for top, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
+        found += [path for name in names if (path := Path(top, name)).is_file()]
+    return sorted(found)
+
+
+@functools.cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def python_files() -> list[Path]:
@@ -116,8 +138,32 @@ def listed(offenders: list[str], rule: str) -> None:
     assert not offenders, f"{rule}:\n  " + "\n  ".join(offenders)
 
 
-def nodes(path: Path) -> Iterator[ast.AST]:
-    return ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
+Kept = ast.FunctionDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom | ast.Call | ast.ExceptHandler
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed() -> Iterator[None]:
+    """Parses every Python file once, and keeps the nodes from the collector, which would walk two million."""
+    gc.disable()
+    for path in python_files():
+        nodes(path)
+    gc.enable()
+    gc.freeze()
+    yield
+    for each in (text_of, tree_of, nodes):
+        each.cache_clear()
+    gc.unfreeze()
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path), filename=str(path))
+
+
+@functools.cache
+def nodes(path: Path) -> list[Kept]:
+    """The nodes that rules ask about: one walk of each file serves them all."""
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, Kept)]
 
 
 def dotted(node: ast.AST) -> str:
@@ -154,7 +200,7 @@ def rust_functions(text: str) -> Iterator[tuple[str, int, int]]:
 def test_files_have_at_most_800_lines() -> None:
     offenders = []
     for path in [*python_files(), *rust_files(), *files(".sh", "scripts")]:
-        length = len(path.read_text(encoding="utf-8").splitlines())
+        length = len(text_of(path).splitlines())
         if length > FILE_LINES_MAX and not is_flat_table(path) and at(path) not in ONE_FILE_BY_CONTRACT:
             offenders.append(f"{at(path)}: {length} lines")
     listed(offenders, f"a file has at most {FILE_LINES_MAX} lines, flat tables excepted")
@@ -173,7 +219,7 @@ def test_folders_have_at_most_20_source_files() -> None:
 def test_a_public_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = {}
     for path in files(".py", "src"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(at(path, node.lineno))
     twice = {name: " and ".join(found) for name, found in places.items() if len(found) > 1}
@@ -192,7 +238,7 @@ def test_functions_have_at_most_70_lines() -> None:
                 if length > FUNCTION_LINES_MAX:
                     offenders.append(f"{at(path, node.lineno)}: `{node.name}` has {length}")
     for path in rust_files():
-        for name, line, length in rust_functions(path.read_text(encoding="utf-8")):
+        for name, line, length in rust_functions(text_of(path)):
             if length > FUNCTION_LINES_MAX:
                 offenders.append(f"{at(path, line)}: `{name}` has {length}")
     listed(offenders, f"a function has at most {FUNCTION_LINES_MAX} lines")
@@ -232,7 +278,7 @@ def test_every_todo_carries_the_number_of_an_issue() -> None:
             *files(".sh", "scripts"),
             *files(".sql", "src"),
         ]
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
         if marker.search(line)
     ]
     listed(offenders, "what is left to do is written `TODO(#12)`")
@@ -304,7 +350,8 @@ def durations_in(function: ast.AST) -> set[str]:
 def test_no_test_asserts_how_long_something_took() -> None:
     offenders = []
     for path in files(".py", "tests"):
-        for function in nodes(path):
+        names_a_clock = any(clock.rpartition(".")[2] in text_of(path) for clock in CLOCKS)
+        for function in nodes(path) if names_a_clock else ():
             if not isinstance(function, ast.FunctionDef) or at(path) in DURATIONS_ALLOWED:
                 continue
             durations = durations_in(function)
@@ -339,7 +386,7 @@ def test_nothing_names_a_path_of_a_developers_machine() -> None:
         f"{at(path, number)}: {line.strip()[:100]}"
         for path in files("")
         if path.suffix in TEXT_SUFFIXES or path.name in {"Makefile", "run", "NOTICE", ".gitignore"}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
         if private.search(line)
     ]
     listed(offenders, "no file knows the machine it was written on")
@@ -365,7 +412,7 @@ def test_nothing_names_the_host_of_a_registry() -> None:
         f"{at(path, number)}: {line.strip()[:100]}"
         for path in files("")
         if path.suffix in TEXT_SUFFIXES or path.name in named
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
         if hosts.search(line)
     ]
     listed(offenders, "no file outside of locks names the host of a registry")
@@ -404,7 +451,7 @@ def test_only_the_terminal_prints_what_people_read() -> None:
     for path in files(".py", "src/tidemill/cli"):
         if path.name == "terminal.py":
             continue
-        for node in nodes(path):
+        for node in ast.walk(tree_of(path)):
             named = isinstance(node, ast.ImportFrom) and node.module == "sys"
             if named or (isinstance(node, ast.Attribute) and dotted(node) in streams):
                 offenders.append(f"{at(path, getattr(node, 'lineno', 0))}: `{ast.unparse(node)}`")
@@ -433,7 +480,7 @@ def test_only_the_sys_crate_holds_unsafe_code() -> None:
     for path in rust_files():
         if "sys" in path.relative_to(ROOT / "crates").parts[:1]:
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(text_of(path).splitlines(), start=1):
             if re.search(
                 r"\bunsafe\s*(?:\{|fn\b|impl\b|extern\b|trait\b)|allow\(unsafe_code\)", line.split("//")[0]
             ):
@@ -488,7 +535,7 @@ def test_no_exception_is_caught_blindly() -> None:
 def test_every_public_function_says_what_it_gives() -> None:
     offenders = []
     for path in [*files(".py", "src"), *files(".py", "scripts")]:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         if not ast.get_docstring(tree) and tree.body:
             offenders.append(f"{at(path)}: module")
         owners: list[ast.Module | ast.ClassDef] = [
@@ -509,13 +556,12 @@ def test_every_public_function_says_what_it_gives() -> None:
 
 
 def test_every_named_query_is_used() -> None:
-    code = "\n".join(path.read_text(encoding="utf-8") for path in files(".py", "src"))
+    words = {word for path in files(".py", "src") for word in re.findall(r"\w+", text_of(path))}
     offenders = [
         f"{at(path, number)}: `{match.group(1)}`"
         for path in files(".sql", "src")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if (match := re.match(r"--\s*(?:name|query):\s*(\w+)", line))
-        and not re.search(rf"\b{match.group(1)}\b", code)
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
+        if (match := re.match(r"--\s*(?:name|query):\s*(\w+)", line)) and match.group(1) not in words
     ]
     listed(offenders, "a named SQL block that no code asks for is deleted")
 
@@ -546,7 +592,7 @@ def command_verbs() -> list[str]:
 
 
 def documentation() -> str:
-    return "\n".join(path.read_text(encoding="utf-8") for path in [*files(".md", "docs"), *ROOT.glob("*.md")])
+    return "\n".join(text_of(path) for path in [*files(".md", "docs"), *ROOT.glob("*.md")])
 
 
 def test_every_configuration_key_is_documented() -> None:
@@ -573,7 +619,7 @@ def test_no_document_opens_the_socket_to_a_shared_machine() -> None:
     offenders = [
         f"{at(path, number)}: {line.strip()[:100]}"
         for path in [*ROOT.glob("*.md"), *files(".md", "docs", "deploy"), *files(".py", "src")]
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
         if bridge.search(line) or ("ssh -L" in line and ".sock" in line)
     ]
     listed(offenders, "the API's socket is forwarded nowhere: `tidemill web` asks for a login")
@@ -601,7 +647,7 @@ def test_texts_avoid_the_phrases_of_the_list() -> None:
 def test_links_between_documents_lead_somewhere() -> None:
     offenders = []
     for path in [*ROOT.glob("*.md"), *files(".md", "docs")]:
-        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"```.*?```", "", text_of(path), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
             if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
                 offenders.append(f"{at(path)}: {target}")
@@ -614,7 +660,7 @@ def test_every_page_names_its_purpose_in_its_first_sentence() -> None:
     for path in files(".md", "docs"):
         if path.parent.name == "decisions":
             continue
-        text = re.sub(r"<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"<!--.*?-->", "", text_of(path), flags=re.DOTALL)
         first = next((line for line in text.splitlines()[1:] if line.strip()), "")
         if not purpose.match(first):
             offenders.append(f"{at(path)}: {first[:80]}")
