@@ -16,6 +16,7 @@ from tests.worlds.home.processes import send
 
 from tidemill.model.metrics import wrong
 from tidemill.node.binary import find_binary
+from tidemill.site.state.status import read_status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 STATES = ("COMPLETED", "FAILED", "PARTIAL", "CANCELED")
@@ -387,4 +388,4 @@ def test_up_starts_while_the_controller_is_down_and_says_that_the_site_waits(
         number = campaign(it, "/bin/sleep", "0.2", events=20)
         cluster.start_controller()
         assert wait_done(it, number)["events_done"] == 20
-        assert not (it.directory / "away.json").exists()
+        assert read_status(it.directory).status.away is None

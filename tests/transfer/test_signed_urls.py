@@ -16,6 +16,7 @@ from tests.transfer.opened_world import run_all
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.site.fleet.troubles import read_troubles
+from tidemill.site.state.status import read_status
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.mover import Mover
 
@@ -103,12 +104,13 @@ def test_a_job_reads_a_signed_url_and_one_with_a_wrong_signature_fails_without_a
     config = f'\n[[endpoints]]\nurl = "{server.base}tests/"\n'
     with tempfile.TemporaryDirectory(prefix="tm-", dir="/tmp") as home:
         read, refused = run_all(Path(home), config, jobs, shown=".")
-        troubles = read_troubles(Path(home) / "h/site")
+        site = Path(home) / "h/site"
+        breakers, (known, problem) = read_troubles(site).breakers, read_status(site)
 
     assert (read.state, read.outputs) == ("COMPLETED", ["as it is\n"]), read.evidence
     assert refused.state == "FAILED"
     assert {each["evidence"]["failure"] for each in refused.detail["failures"]} == {"stage_in"}
     assert "new URL" in refused.evidence
     assert "Signature=" not in refused.evidence + refused.explained
-    assert not troubles.troubles
-    assert not any(each.is_open for each in troubles.breakers)
+    assert (known.troubles, problem) == ([], "")
+    assert not any(each.is_open for each in breakers)

@@ -26,8 +26,8 @@ from tidemill.site.staff.denials import Denials
 from tidemill.site.staff.stopping import StopControl
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
+from tidemill.site.watch.board import StatusBoard
 from tidemill.site.watch.cache_views import SiteCaches
-from tidemill.site.watch.metrics import MetricsFile
 from tidemill.site.watch.node_samples import NodeSamples
 from tidemill.site.watch.views import Shown, Views
 
@@ -51,9 +51,9 @@ class Agent:
             site.fleets_dir, site.config.monitor_interval_s, lambda: site.state,
             on_sample=self.harvesting.doubts.sampled,
         )  # fmt: skip
-        shown = Shown(caches, self.node_samples, self.offers.applications)
-        self.views = Views(site, self.harvesting, self.data, denials=denials, shown=shown)
-        self.metrics = MetricsFile(site, self.harvesting, self.data, exchange=self.exchange, shown=shown)
+        shown = Shown(caches, self.node_samples, self.offers.applications, denials)
+        self.board = StatusBoard(site, self.harvesting, self.data, exchange=self.exchange, shown=shown)
+        self.views = Views(site, self.harvesting, self.data, shown=shown, status=self.board.now)
 
     def tick(self) -> bool:
         """Do what is due; whether something happened or is under way that calls for the next tick soon."""
@@ -78,7 +78,7 @@ class Agent:
         self.site.log.commit()
         self._sync()
         self._clean()
-        self.metrics.write()
+        self.board.write()
         return changed
 
     def _demand(self) -> Demand:
@@ -88,7 +88,7 @@ class Agent:
         """What the parts make of new records, besides the pool of work."""
         self.harvesting.heard(entry.records)
         self.offers.profiles.heard(fleet, entry.records)
-        self.metrics.totals.take(entry.records)
+        self.board.totals.take(entry.records)
         self.data.arrivals.heard(entry.records)
         self.views.staging.heard(entry.records, self.site.state.allocations)
         self.fleets.granting.heard(entry.records)
@@ -149,6 +149,8 @@ class Agent:
         self.harvesting.finish()
         self.site.log.commit()
         self.site.log.condense()
+        self.board.ran_well()
+        self.board.write(at_once=True)
         self.close()
         self.site.epoch.leave()
 
@@ -156,7 +158,7 @@ class Agent:
         """Let go of threads and files."""
         self.site.pools.close()
         self.exchange.sync.close()
-        self.metrics.close()
+        self.board.close()
         self.harvesting.close()
         self.offers.close()
         self.data.close()

@@ -16,12 +16,11 @@ from tidemill.log import Log
 from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.machine import SiteMachine
-from tidemill.site.nodes.outage import clear_outage, show_outage
 from tidemill.site.nodes.unended import note_unended
 from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
-from tidemill.site.state.failed_runs import clear_failed_runs, note_failed_run
 from tidemill.site.state.served_site import TICK_S, serve
+from tidemill.site.state.status import BatchOutage, amend_status, note_failed_run, outage_after
 
 ONCE_S = 20.0
 """`--once` ends after this time, or earlier when nothing is under way."""
@@ -78,7 +77,7 @@ def run_agent(
     except TidemillError as error:
         note_failed_run(site_dir, error)
         raise
-    clear_failed_runs(site_dir)
+    amend_status(site_dir, failed=None)
     return 0
 
 
@@ -99,7 +98,6 @@ def _serve(site_dir: Path, config: SiteConfig, epoch: Epoch, *, once: bool, stop
         raise
     if stop_pilots:
         agent.stop_pilots()
-    clear_outage(site_dir)
     agent.leave()
     _log.info("agent.ended")
     contested = agent.exchange.sync.contested
@@ -116,9 +114,9 @@ def _first_poll(
     else when asking again cannot help.
     """
     pause_s = AWAY_FIRST_S
-    clear_outage(site_dir)  # of an agent that was killed
     note_unended(site_dir, [])
-    show_outage(site_dir, "")
+    away = BatchOutage(since_us=clock.now_us())
+    amend_status(site_dir, away=away)
     while True:
         epoch.check()
         epoch.beat()
@@ -126,21 +124,22 @@ def _first_poll(
             machine = SiteMachine(config, site_dir, batch, Costs(config.harvest.startup_s))
         except SiteError as error:
             if signals is None or not error.transient:
-                clear_outage(site_dir)
+                amend_status(site_dir, away=None)
                 raise
             _log.warning("batch.away", reason=error.message, hint=error.hint, next_try_s=pause_s)
-            show_outage(site_dir, error.message, error.hint)
+            away = outage_after(away, BatchOutage(since_us=0, reason=error.message, hint=error.hint or ""))
+            amend_status(site_dir, away=away)
         except ConfigError:
-            clear_outage(site_dir)
+            amend_status(site_dir, away=None)
             raise
         else:
-            clear_outage(site_dir)
+            amend_status(site_dir, away=None)
             return machine
         until_s = clock.monotonic_s() + pause_s
         pause_s = min(2 * pause_s, AWAY_MAX_S)
         while clock.monotonic_s() < until_s:
             if signals.is_asked:
-                clear_outage(site_dir)
+                amend_status(site_dir, away=None)
                 return None
             epoch.beat()
             clock.sleep_s(TICK_S)
@@ -165,7 +164,7 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
         if changed:
             quiet_since_s = now
         if now >= well_s:
-            clear_failed_runs(agent.site.directory)
+            agent.board.ran_well()
             well_s = math.inf
         if once and (now - started_s > ONCE_S or (not changed and agent.is_idle)):
             return

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.findings import wrapped
 from tidemill.cli.site.directory import define_directory, nodes_text, owner_of, read_site, site_directory
 from tidemill.cli.terminal import show_json, show_lines
-from tidemill.errors import UNDECODABLE, TidemillError
+from tidemill.errors import TidemillError
 from tidemill.model.quantities import bytes_text, count_text, counted_text, duration_text
 
 if TYPE_CHECKING:
@@ -23,23 +22,16 @@ if TYPE_CHECKING:
     from tidemill.model.trouble import Trouble
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.data.moves import UnderWay
-    from tidemill.site.nodes.outage import BatchOutage
-    from tidemill.site.state.failed_runs import FailedRuns
+    from tidemill.site.state.status import BatchOutage, DataFigures, FailedRuns, HarmFigures, SiteStatus
     from tidemill.wire.api import SiteRow
-    from tidemill.wire.monitoring import AwaitedNodes
+    from tidemill.wire.monitoring import RegularWaits
 
 
-TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
-METRICS_BYTES_MAX = 1_000_000
 MOVES_SHOWN = 5
 HOUR_S = 3600.0
-PREFIX = "tidemill_"
 NONE_RUNS = "none runs now: `tidemill run` and `tidemill up` start it"
-Samples = dict[str, list[tuple[dict[str, str], float]]]
-"""Of metrics: (labels, value), by name."""
-
-_SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)")
-_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+STALE_BEATS = 12
+"""Heartbeats after which a status is old: an agent replaces it every three."""
 
 
 def define_status(parser: Parser) -> None:
@@ -51,11 +43,8 @@ def status(args: Namespace) -> int:
     """Print what the directory and the server know of the site."""
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.applications.checksums import RECORD
-    from tidemill.site.data.transfer_node import under_way
-    from tidemill.site.nodes.outage import read_outage
-    from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained
-    from tidemill.site.state.failed_runs import read_failed_runs
+    from tidemill.site.state.status import outage_of, read_status
 
     directory = site_directory(args)
     config = read_site(directory)
@@ -64,36 +53,21 @@ def status(args: Namespace) -> int:
     applications.refresh()
     applications.digests.close()  # large files that the agent has not read are not read here
     (row, why), owner = _server_view(config, args.home), _owner(config, directory)
-    stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
-    failed = read_failed_runs(directory)
-    denied = denied_lines(directory)
-    samples, known = (
-        read_metrics(directory / "metrics.prom"),
-        last_known(
-            directory, is_stopped=stopped is not None, is_served=owner is not None and not owner["ended"]
-        ),
-    )
+    stopped, denied = drained(directory), denied_lines(directory)
+    known, problem = read_status(directory)
+    is_served = owner is not None and not owner["ended"]
+    away = outage_of(directory, known, dead_s=config.dead_agent_s)
+    problem = problem or stale_text(known, config, is_served=is_served, now_us=clock.now_us())
     if args.json:
         show_json(
             {
-                "site": config.name,
-                "directory": str(directory),
-                "batch": config.batch,
-                "mode": config.mode,
-                "policy": policy_of(config).value,
-                "nodes_max": config.nodes_max,
+                **_of_site(config, directory),
                 "agent": owner,
-                "agent_failed": failed,
                 "drained": stopped,
                 "denied": denied,
                 "batch_away": away,
-                "plans": known.plans,
-                "awaits": known.awaits,
-                "metrics": samples,
-                "moving": under_way(directory),
-                "troubles": _troubles(directory),
-                "contact": config.contact,
-                "stop_file": None if config.stop_file is None else str(config.stop_file),
+                **_of_status(known),
+                "status_problem": problem,
                 "applications": sorted(applications.by_name),
                 "refused_applications": applications.problems,
                 "unread_applications": sorted(applications.pending),
@@ -102,20 +76,69 @@ def status(args: Namespace) -> int:
             }
         )
         return 0
+    now_s = clock.now_us() / 1e6
     _line("site", f"{config.name} in {directory}")
     _line("mode", mode_text(config))
-    _show_agent(config, directory, owner, failed)
+    _show_agent(config, directory, owner, known.failed)
+    if problem:
+        _line("status", problem)
     if away is not None:
-        _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
-    _show_stop(args, config, directory, stopped, known.warning)
-    for plan in known.plans:
-        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
-    for head, text in _figures(directory, samples, denied, known):
+        _line("batch", away_text(away, now_s=now_s))
+    _show_stop(args, config, directory, stopped, known.poll.warning if known.poll else "")
+    for plan in known.poll.pools if known.poll else ():
+        _line("nodes", plan_text(plan, now_s=now_s))
+    lines = status_lines(known, is_stopped=stopped is not None, is_served=is_served)
+    lines += [*_moves_lines(directory), *trouble_lines(known.troubles), *quarantine_lines(known, now_s=now_s)]
+    for head, text in [*lines, *(("denied", each) for each in denied)]:
         _line(head, text)
     _show_applications(applications)
     _show_row(config, row, why)
     _show_contact(config, directory)
     return 0
+
+
+def _of_site(config: SiteConfig, directory: Path) -> dict[str, Any]:
+    from tidemill.site.data.transfer_node import under_way
+    from tidemill.site.nodes.planning import policy_of
+
+    return {
+        "site": config.name,
+        "directory": str(directory),
+        "batch": config.batch,
+        "mode": config.mode,
+        "policy": policy_of(config).value,
+        "nodes_max": config.nodes_max,
+        "contact": config.contact,
+        "stop_file": None if config.stop_file is None else str(config.stop_file),
+        "moving": under_way(directory),
+    }
+
+
+def _of_status(known: SiteStatus) -> dict[str, Any]:
+    from tidemill.site.watch.metrics import samples_of
+
+    metrics: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for sample in samples_of(known) if known.at_us else ():
+        metrics.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return {
+        "status_us": known.at_us,
+        "agent_failed": known.failed,
+        "plans": known.poll.pools if known.poll else [],
+        "awaits": known.poll.awaits if known.poll else None,
+        "metrics": metrics,
+        "troubles": known.troubles,
+    }
+
+
+def stale_text(known: SiteStatus, config: SiteConfig, *, is_served: bool, now_us: int) -> str:
+    """That the figures are old, and why; empty = they are not."""
+    age_s = (now_us - known.at_us) / 1e6
+    if not known.at_us:
+        return "no agent has polled its batch system yet: there are no figures"
+    if age_s < STALE_BEATS * config.heartbeat_s:
+        return ""
+    why = "its agent may hang or wait for its batch system" if is_served else "no agent runs"
+    return f"the figures below are of {duration_text(age_s)} ago: {why}"
 
 
 def _show_stop(
@@ -140,57 +163,6 @@ def _show_applications(applications: Applications) -> None:
         _line("refused", f"{file}: {problem}")
     for file in sorted(applications.pending):
         _line("not read", f"{file}: it has large files, which the agent has not read yet")
-
-
-class LastKnown(NamedTuple):
-    """What is known of why no more nodes are asked for: the last plans, the figures of the last poll (None = of an
-    agent that did not write them), and whether the site is stopped since; whether an agent serves it now; whether a
-    pilot was at work at the last poll; what is said of cancels of others."""
-
-    plans: Sequence[PlanMade] = ()
-    awaits: AwaitedNodes | None = None
-    is_stopped: bool = False
-    is_served: bool = True
-    is_at_work: bool = False
-    warning: str = ""
-
-
-NOTHING_KNOWN = LastKnown()
-
-
-def last_known(directory: Path, *, is_stopped: bool, is_served: bool = True) -> LastKnown:
-    """The plans and figures of the last poll; of a site that polls no machine, and of an agent of an older version, the
-    plans that it recorded last."""
-    from tidemill.site.nodes.plan_log import read_last_poll
-
-    polled = read_last_poll(directory)
-    if polled is None:
-        return LastKnown(newest_plans(directory / "harvest"), is_stopped=is_stopped, is_served=is_served)
-    return LastKnown(polled.pools, polled.awaits, is_stopped, is_served, polled.is_at_work, polled.warning)
-
-
-def _figures(
-    directory: Path, samples: Samples, denied: list[str], waiting: LastKnown
-) -> list[tuple[str, str]]:
-    """What goes on: (head, text)."""
-    from tidemill.site.data.transfer_node import under_way
-
-    bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
-    moves = moves_lines(under_way(directory))
-    troubles = trouble_lines(_troubles(directory))
-    return [
-        *metrics_lines(samples, waiting),
-        *moves,
-        *troubles,
-        *bad,
-        *(("denied", each) for each in denied),
-    ]
-
-
-def _troubles(directory: Path) -> list[Trouble]:
-    from tidemill.site.fleet.troubles import read_troubles
-
-    return read_troubles(directory).troubles
 
 
 def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
@@ -285,35 +257,6 @@ def mode_text(config: SiteConfig) -> str:
     return text + ("; it submits nothing: `tidemill site enable`" if config.mode == "observe" else "")
 
 
-def newest_plans(directory: Path) -> list[PlanMade]:
-    """The last plan of each pool of the newest agent that the newest file of records holds, without pools that
-    disappeared."""
-    from tidemill.errors import ProtocolError
-    from tidemill.harvest.account.records import PlanMade, PoolGone, decode
-
-    newest = max(directory.glob("????-??-??.jsonl"), default=None)
-    if newest is None:
-        return []
-    with newest.open("rb") as file:
-        file.seek(max(0, newest.stat().st_size - TAIL_BYTES_MAX))
-        lines = file.read(TAIL_BYTES_MAX).split(b"\n")
-    plans: dict[str, PlanMade] = {}
-    epoch = ""
-    for line in lines:
-        try:
-            record = decode(line) if line else None
-        except ProtocolError:  # the first line may be cut, the last one is being written
-            continue
-        if isinstance(record, PlanMade):
-            if record.plan.partition("-")[0] != epoch:
-                epoch = record.plan.partition("-")[0]
-                plans.clear()
-            plans[record.pool] = record
-        elif isinstance(record, PoolGone):
-            plans.pop(record.pool, None)
-    return list(plans.values())
-
-
 def plan_text(plan: PlanMade, *, now_s: float) -> str:
     """What a poll showed of a pool, and what was done, in words, with the age of the poll."""
     from tidemill.model.figures.awaited import states_text
@@ -340,83 +283,53 @@ def plan_text(plan: PlanMade, *, now_s: float) -> str:
     return f"{text}; {age}"
 
 
-def read_metrics(path: Path) -> Samples:
-    """Samples of a file in Prometheus' text format: name -> (labels, value). Empty where there is none."""
-    try:
-        text = path.read_bytes()[:METRICS_BYTES_MAX].decode(errors="replace")
-    except OSError:
-        return {}
-    samples: Samples = {}
-    for line in text.splitlines():
-        match = _SAMPLE.match(line)
-        if match is None or not match["name"].startswith(PREFIX):
-            continue
-        try:
-            value = float(match["value"])
-        except ValueError:
-            continue
-        labels = dict(_LABEL.findall(match["labels"] or ""))
-        samples.setdefault(match["name"], []).append((labels, value))
-    return samples
-
-
-def metrics_lines(samples: Samples, waiting: LastKnown = NOTHING_KNOWN) -> list[tuple[str, str]]:
-    """What people want to know of the metrics: (head, text). `waiting`: what is known at length.
-
-    Metrics are written at polls: of a site that was stopped since they have an older cause.
-    """
+def status_lines(
+    known: SiteStatus, *, is_stopped: bool = False, is_served: bool = True
+) -> list[tuple[str, str]]:
+    """What people want to know of the figures: (head, text). `is_stopped`: the site was stopped, perhaps since they
+    were written; `is_served`: an agent serves it now."""
     lines: list[tuple[str, str]] = []
-    grants: dict[str, dict[str, float]] = {}
-    for labels, value in samples.get("tidemill_grant_node_seconds", []):
-        grants.setdefault(labels.get("account", ""), {})[labels.get("kind", "")] = value / HOUR_S
-    for account, kinds in grants.items():
-        used = kinds.get("settled", 0.0) + kinds.get("in_flight", 0.0)
+    for each in known.grants:
         lines.append(
             (
                 "account",
-                f"{account}: {used:.1f} of {kinds.get('granted', 0.0):.0f} node-hours used, "
-                f"{kinds.get('committed', 0.0):.1f} more may be by what runs, {kinds.get('left', 0.0):.1f} left",
+                f"{each.account}: {each.used_s / HOUR_S:.1f} of {each.granted_s / HOUR_S:.0f} node-hours used, "
+                f"{each.committed_s / HOUR_S:.1f} more may be by what runs, {each.left_s / HOUR_S:.1f} left",
             )
         )
-    left = _one(samples, "tidemill_left_node_seconds")
-    if left is not None:
-        lines.append(("node-hours", f"{left / HOUR_S:.1f} may still be asked for, by all bounds together"))
+    if known.left_node_s is not None:
+        left = known.left_node_s / HOUR_S
+        lines.append(("node-hours", f"{left:.1f} may still be asked for, by all bounds together"))
     noted: dict[str, list[str]] = {}
-    for labels, value in samples.get("tidemill_noted_total", []):
-        noted.setdefault(labels.get("topic", ""), []).append(f"{value:.0f} {labels.get('mode', '')}")
+    for sample in known.figures:
+        if sample.name == "tidemill_noted_total":
+            labels = dict(sample.labels)
+            noted.setdefault(labels["topic"], []).append(f"{sample.value:.0f} {labels['mode']}")
     lines += [
         (topic, f"{', '.join(modes)} (on nodes, since the agent's start)") for topic, modes in noted.items()
     ]
-    lines += data_lines(samples)
-    if _one(samples, "tidemill_batch_glance_off"):
+    lines += data_lines(known.data)
+    if known.is_glance_off:
         lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
-    causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
-    if waiting.is_stopped:
+    if is_stopped:
         lines.append(("why no more", "the site is stopped"))
-    elif text := why_text(causes, waiting):
+    elif text := why_text(known, is_served=is_served):
         lines.append(("why no more", text))
-    harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
-    if harm is not None:
-        text = _harm_text(samples, harm, jobs) if jobs else _harmless_text(samples)
-        lines.append(("today", text + (", `tidemill site harm` gives details" if jobs else "")))
+    if known.harm is not None:
+        lines.append(("today", _harm_text(known.harm, known.waits)))
     return lines
 
 
-def _harm_text(samples: Samples, harm_s: float, jobs: float) -> str:
-    low, high = (_one(samples, f"tidemill_harm_today_{bound}_seconds") for bound in ("low", "high"))
-    bounds = "" if low is None or high is None else f" ({low:.0f} to {high:.0f} s)"
-    waits = sum(value for _, value in samples.get("tidemill_regular_today_wait_seconds", []))
-    return (
-        f"{counted_text(round(jobs), 'regular job')} waited {harm_s:.0f} s{bounds} because of Tidemill"
-        f"; all regular jobs that started waited {waits:.0f} s"
-    )
-
-
-def _harmless_text(samples: Samples) -> str:
-    high_s = _one(samples, "tidemill_harm_today_high_seconds") or 0.0
-    if high_s < 0.5:
+def _harm_text(harm: HarmFigures, waits: Iterable[RegularWaits]) -> str:
+    if harm.jobs:
+        return (
+            f"{counted_text(harm.jobs, 'regular job')} waited {harm.today_s:.0f} s ({harm.low_s:.0f} to "
+            f"{harm.high_s:.0f} s) because of Tidemill; all regular jobs that started waited "
+            f"{sum(each.wait_s for each in waits):.0f} s, `tidemill site harm` gives details"
+        )
+    if harm.high_s < 0.5:
         return "no regular job waited because of Tidemill"
-    return f"no regular job is known to have waited because of Tidemill; at most {high_s:.0f} s in all"
+    return f"no regular job is known to have waited because of Tidemill; at most {harm.high_s:.0f} s in all"
 
 
 def _held_text(pinned: float, idle: float) -> str:
@@ -425,40 +338,31 @@ def _held_text(pinned: float, idle: float) -> str:
     return f"{bytes_text(pinned)} that jobs need, {bytes_text(idle)} kept"
 
 
-def data_lines(samples: Samples) -> list[tuple[str, str]]:
+def data_lines(data: DataFigures) -> list[tuple[str, str]]:
     """What the site keeps of inputs, and what was moved: (head, text)."""
     lines: list[tuple[str, str]] = []
-    held = {labels.get("state", ""): value for labels, value in samples.get("tidemill_data_cache_bytes", [])}
-    files = _one(samples, "tidemill_data_cache_files")
-    if files:
-        asked = {
-            labels.get("outcome", ""): value
-            for labels, value in samples.get("tidemill_data_cache_requests_total", [])
-        }
-        lines.append(
-            (
-                "data cache",
-                f"{counted_text(int(files), 'file')}, {_held_text(held.get('pinned', 0.0), held.get('idle', 0.0))}; "
-                f"{asked.get('hit', 0.0):.0f} of {sum(asked.values()):.0f} inputs were there already",
-            )
-        )
-    room = {labels.get("state", ""): value for labels, value in samples.get("tidemill_stage_bytes", [])}
-    if any(room.values()):
-        text = f"{bytes_text(room.get('used', 0.0))} in use, {bytes_text(room.get('reserved', 0.0))} reserved"
-        waiting = _one(samples, "tidemill_stage_waiting_jobs")
-        if waiting:
-            text += f"; {waiting:.0f} jobs wait for {bytes_text(room.get('waiting', 0.0))} more"
+    if data.files:
+        held = _held_text(data.pinned_bytes, data.bytes - data.pinned_bytes)
+        asked = data.hits + data.misses
+        text = f"{counted_text(data.files, 'file')}, {held}; {data.hits} of {asked} inputs were there already"
+        lines.append(("data cache", text))
+    if data.pinned_bytes or data.reserved_bytes or data.waiting_bytes:
+        text = f"{bytes_text(data.pinned_bytes)} in use, {bytes_text(data.reserved_bytes)} reserved"
+        if data.waiting_jobs:
+            text += f"; {data.waiting_jobs} jobs wait for {bytes_text(data.waiting_bytes)} more"
         lines.append(("stage", text))
-    moved = {labels.get("way", ""): value for labels, value in samples.get("tidemill_moves_bytes_total", [])}
-    failed = sum(
-        value
-        for labels, value in samples.get("tidemill_moves_total", [])
-        if labels.get("outcome") == "failed"
-    )
+    moved = {way: moved_bytes for way, _, _, moved_bytes in data.moves}
+    failed = sum(failed for _, _, failed, _ in data.moves)
     if any(moved.values()) or failed:
-        text = f"{bytes_text(moved.get('in', 0.0))} came, {bytes_text(moved.get('out', 0.0))} went"
-        lines.append(("moved", text + (f", {failed:.0f} moves failed" if failed else "")))
+        text = f"{bytes_text(moved.get('in', 0))} came, {bytes_text(moved.get('out', 0))} went"
+        lines.append(("moved", text + (f", {failed} moves failed" if failed else "")))
     return lines
+
+
+def _moves_lines(directory: Path) -> list[tuple[str, str]]:
+    from tidemill.site.data.transfer_node import under_way
+
+    return moves_lines(under_way(directory))
 
 
 def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
@@ -473,33 +377,21 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
     return lines
 
 
-def why_text(causes: Sequence[str], waiting: LastKnown) -> str:
-    """Why no more nodes are asked for: as every command and page says it, or in words without figures where the agent
-    wrote none; empty = nothing is known to hold back more."""
+def why_text(known: SiteStatus, *, is_served: bool = True) -> str:
+    """Why no more nodes are asked for: as every command and page says it, or in words without figures where no machine
+    is polled; empty = nothing is known to hold back more."""
     from tidemill.harvest.plan.sentences import FOR_MORE, awaited_text, hindrances_text, more_text
 
-    awaits, now_us = waiting.awaits, clock.now_us()
-    if awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
-        text = more_text(awaits, now_us) if waiting.is_at_work else awaited_text(awaits, now_us)
+    poll, now_us = known.poll, clock.now_us()
+    awaits = poll.awaits if poll is not None else None
+    if poll is not None and awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
+        text = more_text(awaits, now_us) if poll.is_at_work else awaited_text(awaits, now_us)
         more = hindrances_text(awaits.hindrances) if awaits.asked_us else ""
-        head = "" if waiting.is_at_work else FOR_MORE
+        head = "" if poll.is_at_work else FOR_MORE
         return f"{text}; {head}{more}" if more else text
-    if not waiting.is_served:  # metrics are of the agent's last seconds, and no agent asks for anything now
+    if not is_served:  # the causes are of the agent's last seconds, and no agent asks for anything now
         return ""
-    return "; ".join(_cause_text(cause, waiting.plans) for cause in causes_now(causes, waiting.plans))
-
-
-def causes_now(causes: Sequence[str], plans: Sequence[PlanMade]) -> list[str]:
-    """The causes of metrics, which are some seconds old, but for those that plans name: plans are recorded when that
-    changes."""
-    from tidemill.harvest.plan.waves import Binding
-    from tidemill.site.nodes import planning
-
-    if not plans:
-        return list(causes)
-    of_plans = {*(binding.value for binding in Binding), planning.FAILED_STARTS, planning.WITHDRAWN}
-    named = [plan.waits_for for plan in plans if plan.waits_for]
-    return list(dict.fromkeys([*named, *(cause for cause in causes if cause not in of_plans)]))
+    return "; ".join(_cause_text(cause, poll.pools if poll is not None else ()) for cause in known.causes)
 
 
 def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
@@ -524,29 +416,15 @@ def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
     return words.get(cause, cause)
 
 
-def quarantine_lines(path: Path, *, now_s: float) -> list[tuple[str, str]]:
-    """Nodes that are not used because starts fail there, from SITE/quarantine.json."""
-    import msgspec
-
-    from tidemill.harvest.machine.quarantine import State
-
-    try:
-        state = msgspec.json.decode(path.read_bytes(), type=State)
-    except FileNotFoundError:
-        return []
-    except (OSError, *UNDECODABLE) as error:
-        return [("quarantine", f"`{path}` cannot be read: {error}")]
-    serving = {each.node: each for each in state.trail if each.until_s > now_s}
-    return [
-        ("quarantine", f"{each.node} until {clock.utc_text(int(each.until_s * 1e6))}: {each.why}")
-        for node, each in sorted(serving.items())
-        if node not in state.nodes or state.nodes[node].until_s > now_s
+def quarantine_lines(known: SiteStatus, *, now_s: float) -> list[tuple[str, str]]:
+    """Nodes that are not used because starts fail there, from SITE/status.json."""
+    lines = [
+        ("quarantine", f"{each.node} until {clock.utc_text(each.until_us)}: {each.why}")
+        for each in sorted(known.bad_nodes, key=lambda each: each.node)
+        if each.until_us > now_s * 1e6
     ]
-
-
-def _one(samples: Samples, name: str) -> float | None:
-    found = samples.get(name)
-    return found[0][1] if found else None
+    more = known.bad_nodes_total - len(known.bad_nodes)
+    return [*lines, ("quarantine", f"and {counted_text(more, 'more node')}")] if more > 0 else lines
 
 
 def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:

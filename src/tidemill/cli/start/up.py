@@ -189,7 +189,7 @@ def stop_up(home: Path) -> bool:
 
 def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
     """Say what runs and what to do with it."""
-    from tidemill.site.nodes.outage import read_outage
+    from tidemill.site.state.status import outage_of, read_status
 
     if as_json:
         show_json(up)
@@ -200,7 +200,7 @@ def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
         else f"up to {up.nodes} node(s) of the cluster"
     )
     say(f"tidemill is up: process {up.pid}, {shape}")
-    away = read_outage(home / "site")
+    away = outage_of(home / "site", read_status(home / "site").status)
     if away is not None:
         why = away.reason or "no answer yet"
         waits = (
@@ -442,9 +442,9 @@ def _answers(home: Path, agent: Child, began_us: int) -> bool:
 
 def _waits(home: Path, began_us: int, deadline: float) -> bool:
     """Whether the server answers, and the site runs, but waits for its batch system: that may take hours."""
-    from tidemill.site.nodes.outage import read_outage
+    from tidemill.site.state.status import outage_of, read_status
 
-    away = read_outage(home / "site")
+    away = outage_of(home / "site", read_status(home / "site").status)
     if away is None or away.since_us < began_us or not (away.reason or clock.monotonic_s() > deadline):
         return False
     return _sites(home) is not None

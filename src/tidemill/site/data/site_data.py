@@ -17,10 +17,11 @@ from tidemill.site.data.owners import OwnedPlaces, person_of
 from tidemill.site.data.payload_logs import LogFetches
 from tidemill.site.data.placed.arrivals import Arrivals
 from tidemill.site.data.remote_outputs import Departures
-from tidemill.site.data.staging import DataFigures, Stage
+from tidemill.site.data.staging import Stage
 from tidemill.site.data.transfer_node import open_moves
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
+from tidemill.site.state.status import DataFigures
 from tidemill.transfer.file import Roots
 
 TIDY_S = 5.0

@@ -59,6 +59,7 @@ from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
 from tidemill.site.data.remote_outputs import OutgoingFiles
 from tidemill.site.data.routing import InputRoutes, is_far
 from tidemill.site.state.site_state import KeptPart
+from tidemill.site.state.status import DataFigures
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.contract import Direction, NoSpaceError, of_os_error
 from tidemill.transfer.file import local_path
@@ -92,22 +93,6 @@ ADMIT_S = 0.5
 """Which jobs may try again is worked out this often."""
 
 _log = Log("stage")
-
-
-class DataFigures(NamedTuple):
-    """What the site's data cost and kept, since the agent's start. `waiting_*`: for room in the stage. `moves`: (way,
-    done, failed, bytes)."""
-
-    files: int
-    bytes: int
-    pinned_bytes: int
-    hits: int
-    misses: int
-    evicted_bytes: int
-    moves: list[tuple[str, int, int, int]]
-    reserved_bytes: int = 0
-    waiting_bytes: int = 0
-    waiting_jobs: int = 0
 
 
 class NoRoomError(MovesPendingError):

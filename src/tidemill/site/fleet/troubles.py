@@ -1,6 +1,6 @@
 """What keeps this site's jobs from starting: errors judged, jobs that wait, breakers kept over restarts.
 
-SITE/troubles.json      breakers for the next agent, and what `site status` shows
+SITE/troubles.json      breakers for the next agent
 
 `waits` decides; this module feeds it with errors of staging and of defining jobs, and with pilots' records of images.
 """
@@ -52,7 +52,6 @@ class TroublesRecord(msgspec.Struct, kw_only=True):
 
     at_us: int = 0
     breakers: list[Breaker] = []
-    troubles: list[Trouble] = []
 
 
 class Judgement(NamedTuple):
@@ -146,7 +145,7 @@ class SiteTroubles:
         self._credentials = _files_of(config.endpoints)
         self._marks = self._marks_now()
         self._open = {each.cause for each in self._waits.breakers if each.is_open}
-        self._written: list[Trouble] = []
+        self.written: list[Trouble] = []  #: as of the last time that anything was new
         self._next_tend_s = 0.0
         self._app_probes = AppProbes(app_error)
         self._probes = OwnProbes(asker(config, site_dir / "stage"))
@@ -315,10 +314,10 @@ class SiteTroubles:
 
     def _write(self, now_us: int) -> None:
         shown = self._waits.troubles(now_us)
-        if not self._waits.is_news and shown == self._written:
+        if not self._waits.is_news and shown == self.written:
             return
-        self._waits.is_news, self._written = False, shown
-        record = TroublesRecord(at_us=now_us, breakers=self._waits.breakers, troubles=shown)
+        self._waits.is_news, self.written = False, shown
+        record = TroublesRecord(at_us=now_us, breakers=self._waits.breakers)
         try:
             write_durable(self._path, msgspec.json.encode(record))
         except SiteError as error:  # it costs some tries after a restart

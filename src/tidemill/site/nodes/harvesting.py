@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -44,8 +45,7 @@ from tidemill.site.nodes.doubts import CAUSE, Doubts
 from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
 from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
-from tidemill.site.nodes.outage import clear_outage, show_outage
-from tidemill.site.nodes.plan_log import LastPoll, PlanLog, show_poll, shown_pools
+from tidemill.site.nodes.plan_log import PlanLog, shown_pools
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
@@ -54,6 +54,7 @@ from tidemill.site.staff.drain import way_out
 from tidemill.site.staff.stopping import pause_after, retreat, signs_of_cancels, warning_of
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import TICK_S, ServedSite
+from tidemill.site.state.status import BatchOutage, LastPoll, outage_after
 from tidemill.wire.monitoring import AwaitedNodes
 from tidemill.wire.node import Ended, Record, Started, job_of
 
@@ -133,6 +134,9 @@ class Harvesting:
         self._hindrances: list[Hindrance] = []  #: the same in figures, as of the last decision
         self.causes: list[str] = []  #: the same in single words, for metrics
         self._plans: list[Named] = []  #: of the last decision
+        self._reported: list[Named] = []  #: the same, with what has become of their nodes since
+        self.outage: BatchOutage | None = None
+        self.shown = 0  #: how often there was something new of a poll that people read
         self._wide_waits: str | None = None
         self._decided_s = 0.0
         self._held: frozenset[str] = frozenset()  #: our allocations that ran by the poll of that
@@ -379,7 +383,8 @@ class Harvesting:
             if answer.error.message != self._unreachable:
                 self._unreachable = answer.error.message
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
-                show_outage(self.machine.site_dir, answer.error.message, answer.error.hint)
+                hint = answer.error.hint or ""
+                self._note_outage(reason=answer.error.message, hint=hint)
             return False
         if isinstance(answer, FilesRemoved):
             if answer.error is not None and answer.error.message != self._untidy:
@@ -425,17 +430,20 @@ class Harvesting:
 
     def _show_starting(self, starts_nothing: str) -> None:
         """Show users whether the batch system's replies are believed, and whether it starts jobs."""
-        doubted, where = self.doubts.shown, self.machine.site_dir
+        doubted = self.doubts.shown
         is_same = (doubted, starts_nothing) == (self._doubted, self._starts_nothing)
         self._doubted, self._starts_nothing = doubted, starts_nothing
         if is_same and not self._unreachable:
             return
         if doubted:
-            show_outage(where, doubted, self.doubts.belief.hint, answers=True, doubted=True)
+            self._note_outage(reason=doubted, hint=self.doubts.belief.hint, answers=True, doubted=True)
         elif starts_nothing:
-            show_outage(where, starts_nothing, answers=True)
+            self._note_outage(reason=starts_nothing, answers=True)
         else:
-            clear_outage(where)
+            self.outage = None
+
+    def _note_outage(self, **outage: Any) -> None:
+        self.outage = outage_after(self.outage, BatchOutage(since_us=clock.now_us(), **outage))
 
     def _send_home(self, names: Sequence[str]) -> None:
         """Have leads order the pilots of these allocations to leave, because cancels do not end them."""
@@ -501,17 +509,21 @@ class Harvesting:
         self._has_news = False
 
     def _show(self, *, is_polled: bool) -> None:
-        plans = planning.as_reported(self._plans, self._log.pool.state.allocations, self._held)
-        self._hindrances = planning.hindrances_of(plans, self._wide_waits, away=self.machine.away)
-        if is_polled:
-            poll = LastPoll(
-                at_s=self._decided_s,
-                pools=shown_pools(plans, at_s=self._decided_s),
-                awaits=self._awaits(),
-                is_at_work=self._is_at_work,
-                warning=warning_of(signs_of_cancels(self._log.pool.state), now_us=clock.now_us()),
-            )
-            show_poll(self.machine.site_dir, poll)
+        self._reported = planning.as_reported(self._plans, self._log.pool.state.allocations, self._held)
+        self._hindrances = planning.hindrances_of(self._reported, self._wide_waits, away=self.machine.away)
+        self.shown += is_polled
+
+    def last_poll(self) -> LastPoll | None:
+        """What the last decision was made on, and what has become of its nodes; None = nothing was decided yet."""
+        if not self._decided_s:
+            return None
+        return LastPoll(
+            at_s=self._decided_s,
+            pools=shown_pools(self._reported, at_s=self._decided_s),
+            awaits=self._awaits() if self.machine.reads_snapshots else None,
+            is_at_work=self._is_at_work,
+            warning=warning_of(signs_of_cancels(self._log.pool.state), now_us=clock.now_us()),
+        )
 
     def _wide_plan(self, starts: Starts) -> WidePlan:
         if self._config.mode == "observe":

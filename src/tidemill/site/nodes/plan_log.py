@@ -1,7 +1,6 @@
 """What the broker did and why, as `harvest/account/records.py` has it.
 
 SITE/harvest/YYYY-MM-DD.jsonl   what has changed; appends only
-SITE/last_poll.json             what the last poll showed and what was decided on it, for `site status`
 
 Evidence for people and for `site harm`; what must survive a crash is in the site's log. One write(2) a line.
 """
@@ -13,11 +12,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from tidemill import clock
-from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
-from tidemill.files import open_append, read_bounded, replaced, write_all
+from tidemill.errors import ProtocolError, SiteError
+from tidemill.files import open_append, write_all
 from tidemill.harvest.account.records import (
     AnyRecord,
     PlanMade,
@@ -29,12 +26,9 @@ from tidemill.harvest.account.records import (
 )
 from tidemill.log import Log
 from tidemill.site.nodes.selection import Named
-from tidemill.wire.monitoring import AwaitedNodes
 
 DAYS_KEPT = 400
 RECENT_BYTES_MAX = 32 << 20
-LAST_POLL = "last_poll.json"
-LAST_POLL_BYTES_MAX = 4 << 20
 POOLS_MAX = 200
 _NAME = re.compile(r"\d{4}-\d\d-\d\d\.jsonl")
 _log = Log("harvest")
@@ -149,36 +143,6 @@ class PlanLog:
         return sorted(each.name for each in self._directory.iterdir() if _NAME.fullmatch(each.name))
 
 
-class LastPoll(msgspec.Struct, frozen=True, kw_only=True):
-    """`at_s`: when it was decided, seconds since 1970; `pools`: the decision for each, at most POOLS_MAX; `awaits`: why
-    no more nodes are asked for, whether or not work waits; `is_at_work`: a pilot was at work; `warning`: of cancels
-    of others that do not stop the site yet."""
-
-    at_s: float
-    pools: list[PlanMade]
-    awaits: AwaitedNodes
-    is_at_work: bool = False
-    warning: str = ""
-
-
 def shown_pools(plans: Sequence[Named], *, at_s: float) -> list[PlanMade]:
-    """The decisions as `LastPoll` has them. `at_s`: when they were made."""
+    """The decisions as `LastPoll` has them, at most POOLS_MAX. `at_s`: when they were made."""
     return [plan_record(plan, "", at_s=at_s) for plan in plans[:POOLS_MAX]]
-
-
-def show_poll(site_dir: Path, poll: LastPoll) -> None:
-    """Write it. Nothing depends on the file: a failure is logged."""
-    try:
-        with replaced(site_dir / LAST_POLL, mode=0o644, durable=False) as file:
-            file.write(msgspec.json.encode(poll))
-    except (OSError, SiteError) as error:
-        _log.warning("last_poll.unwritten", reason=str(error))
-
-
-def read_last_poll(site_dir: Path) -> LastPoll | None:
-    """The last poll; None where there is none, or it cannot be read."""
-    try:
-        content = read_bounded(site_dir / LAST_POLL, LAST_POLL_BYTES_MAX)
-        return None if content is None else msgspec.json.decode(content, type=LastPoll)
-    except (SiteError, *UNDECODABLE):
-        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -66,12 +66,6 @@ class SiteCaches:
         """What jobs read from caches and from elsewhere, those first that were traced last."""
         return self._reads.rows(self._addresses())
 
-    def samples(self) -> Iterator[Sample]:
-        """Metrics of the caches that this site runs."""
-        for each in self.views():
-            if each.state != "other":
-                yield from _samples(each)
-
     def _addresses(self) -> dict[tuple[str, int], tuple[str, str]]:
         """By which address and port payloads reach which cache: the way's name and the cache's. Reads of a cache whose
         address is not known yet are shown by their address."""
@@ -81,6 +75,13 @@ class SiteCaches:
             for address in self._names.addresses(parts.hostname or ""):
                 found[address, parts.port or PORT] = (_way(each), each.name)
         return found
+
+
+def cache_samples(views: Iterable[CacheView]) -> Iterator[Sample]:
+    """Metrics of the caches that this site runs."""
+    for each in views:
+        if each.state != "other":
+            yield from _samples(each)
 
 
 def _samples(view: CacheView) -> Iterator[Sample]:

@@ -6,7 +6,7 @@ Sent with a sync, at most every `VIEW_S` seconds and only when something is new;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.site_state import SiteState
+from tidemill.site.state.status import SiteStatus
 from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.site.watch.node_samples import NodeSamples
 from tidemill.site.watch.staging_times import StagingTimes
@@ -35,10 +36,8 @@ from tidemill.wire.api import (
 from tidemill.wire.far import RouteView
 from tidemill.wire.monitoring import (
     AreaSums,
-    BadNode,
     GrantView,
     MoveSums,
-    RegularWaits,
     SiteSums,
     TidePoint,
     TransferView,
@@ -97,11 +96,13 @@ class TideSamples:
 
 
 class Shown(NamedTuple):
-    """What is shown of a site besides its state: its caches, what its nodes do, and its applications."""
+    """What is shown of a site besides its state: its caches, what its nodes do, its applications, and whose jobs its
+    staff deny."""
 
     caches: SiteCaches
     nodes: NodeSamples
     applications: Applications
+    denials: Denials
 
 
 class Views:
@@ -113,18 +114,18 @@ class Views:
         harvesting: Harvesting,
         data: SiteData,
         *,
-        denials: Denials,
         shown: Shown,
+        status: Callable[[], SiteStatus],
     ) -> None:
-        self._caches, self._nodes, self._applications = shown
+        self._caches, self._nodes, self._applications, self._denials = shown
+        self._status = status
         #: samples of nodes are shown as they come
         self._pause_s = min(VIEW_S, max(1.0, self._nodes.interval_s or VIEW_S))
-        self._site, self._harvesting, self._denials = site, harvesting, denials
+        self._site = site
         self._machine, self._data = harvesting.machine, data
         self._granting, self._deliveries = harvesting.fleets.granting, data.deliveries
         self._tide = TideSamples()
-        self._since_us = clock.now_us()
-        self.staging = StagingTimes(self._since_us)
+        self.staging = StagingTimes(clock.now_us())
         self._next_sample_s = 0.0
         self._next_view_s = 0.0
         self._sent: SiteView | None = None
@@ -158,30 +159,24 @@ class Views:
             return None
         self._next_view_s = now_s + self._pause_s
         transfers = list(self._transfers(state))
-        bad = self._machine.quarantine.serving()
+        status = self._status()
         view = SiteView(
             tide=self._tide.points(),
-            bad_nodes=[
-                BadNode(
-                    node=each.node, since_us=int(each.since_s * 1e6), until_us=int(each.until_s * 1e6),
-                    why=each.why[:TEXT_MAX], evidence=[text[:TEXT_MAX] for text in each.evidence],
-                )
-                for each in bad[:VIEW_ROWS_MAX]
-            ],
-            bad_nodes_total=len(bad),
+            bad_nodes=status.bad_nodes,
+            bad_nodes_total=status.bad_nodes_total,
             transfers=transfers[:VIEW_ROWS_MAX],
             transfers_total=len(transfers),
-            grants=list(self._grants())[:VIEW_ROWS_MAX],
-            mode=self._site.config.mode,
-            waits_for=(self._harvesting.waits_for or "")[:TEXT_MAX],
-            stopped=state.stop.reason[:TEXT_MAX] if state.stop is not None else "",
+            grants=list(_grants(status))[:VIEW_ROWS_MAX],
+            mode=status.mode,
+            waits_for=status.waits_for,
+            stopped=status.stopped,
             routes=list(self._routes())[:VIEW_ROWS_MAX],
             denied=[name[:TEXT_MAX] for name in self._denials.names()[:VIEW_ROWS_MAX]],
-            caches=self._caches.views()[:VIEW_ROWS_MAX],
+            caches=status.caches,
             reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
             staging=self.staging.views()[:VIEW_ROWS_MAX],
-            sums=self._sums(),
-            waits=list(self._waits())[:VIEW_ROWS_MAX],
+            sums=_sums(status),
+            waits=status.waits[:VIEW_ROWS_MAX],
             refused=[
                 RefusedApplication(name=each.name, file=each.file[:TEXT_MAX], why=each.why[:TEXT_MAX])
                 for each in self._applications.refused()[:VIEW_ROWS_MAX]
@@ -224,40 +219,31 @@ class Views:
                     why=why[:TEXT_MAX],
                 )  # fmt: skip
 
-    def _sums(self) -> SiteSums:
-        io = self._harvesting.fleets.io
-        areas = [
-            AreaSums(
-                area=area, ops=io.observed[area, "ops"], bytes=io.observed[area, "bytes"],
-                over=io.over[area, "ops"] + io.over[area, "bytes"], ops_per_s=ops_per_s, bytes_per_s=bytes_per_s,
-            )
-            for area, (ops_per_s, bytes_per_s) in io.budgets.items()
-        ]  # fmt: skip
-        moves = [
-            MoveSums(way=way, done=done, failed=failed, bytes=moved)
-            for way, done, failed, moved in self._data.moved()
-        ]
-        return SiteSums(
-            since_us=self._since_us, at_us=clock.now_us(), moves=moves, areas=areas[:VIEW_ROWS_MAX],
-            harm_s=round(self._harvesting.harm.share_s, 1) if self._machine.reads_snapshots else None,
+
+def _sums(status: SiteStatus) -> SiteSums:
+    areas = [
+        AreaSums(
+            area=each.area, ops=each.ops, bytes=each.bytes, over=each.ops_over + each.bytes_over,
+            ops_per_s=each.ops_per_s, bytes_per_s=each.bytes_per_s,
+        )
+        for each in status.areas[:VIEW_ROWS_MAX]
+    ]  # fmt: skip
+    moves = [
+        MoveSums(way=way, done=done, failed=failed, bytes=moved)
+        for way, done, failed, moved in status.data.moves
+    ]
+    return SiteSums(
+        since_us=status.since_us, at_us=status.at_us, moves=moves, areas=areas,
+        harm_s=None if status.harm is None else round(status.harm.all_s, 1),
+    )  # fmt: skip
+
+
+def _grants(status: SiteStatus) -> Iterator[GrantView]:
+    for line in status.grants:
+        yield GrantView(
+            account=line.account, granted=line.granted_s / HOUR_S, used=line.used_s / HOUR_S,
+            open=line.committed_s / HOUR_S, left=line.left_s / HOUR_S,
         )  # fmt: skip
-
-    def _grants(self) -> Iterator[GrantView]:
-        for line in self._machine.ledger.lines:
-            yield GrantView(
-                account=line.account, granted=line.granted_s / HOUR_S, used=line.used_s / HOUR_S,
-                open=line.committed_s / HOUR_S, left=line.left_s / HOUR_S,
-            )  # fmt: skip
-
-    def _waits(self) -> Iterator[RegularWaits]:
-        """Of today's regular jobs, by class."""
-        if self._machine.reads_snapshots:
-            today = self._harvesting.harm.day_classes(clock.now_us() / 1e6)
-            for kind, totals in sorted(today.items()):
-                yield RegularWaits(
-                    size=kind.size, length=kind.length, jobs=totals.jobs, delayed=totals.delayed,
-                    wait_s=totals.wait_s, share_s=totals.share_s,
-                )  # fmt: skip
 
 
 def _timeless(view: SiteView) -> SiteView:

@@ -12,49 +12,60 @@ from tidemill.batch.pbs.survey import NO_SCHEDULER
 from tidemill.batch.reasons import slurm_meaning
 from tidemill.cli.site.status import (
     NONE_RUNS,
-    LastKnown,
-    Samples,
     _server_view,
     away_text,
     data_lines,
-    metrics_lines,
     mode_text,
-    newest_plans,
     plan_text,
     quarantine_lines,
-    read_metrics,
+    stale_text,
+    status_lines,
     trouble_lines,
+    why_text,
 )
 from tidemill.config.site import Cluster, Harvest, SiteConfig
-from tidemill.harvest.account.records import PlanMade, PoolGone, Submitted, encode
-from tidemill.harvest.machine.quarantine import NodeRecord, Sentence, State
+from tidemill.errors import SiteError
+from tidemill.harvest.account.ledger import Line, Standing
+from tidemill.harvest.account.records import PlanMade
 from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
+from tidemill.model.metrics import Sample
 from tidemill.model.trouble import Trouble
-from tidemill.site.nodes.outage import clear_outage, read_outage, show_outage
 from tidemill.site.state.epoch import claim
-from tidemill.wire.monitoring import AwaitedNodes
+from tidemill.site.state.status import (
+    NAME,
+    BatchOutage,
+    DataFigures,
+    HarmFigures,
+    LastPoll,
+    SiteStatus,
+    amend_status,
+    note_failed_run,
+    outage_after,
+    outage_of,
+    read_status,
+    write_status,
+)
+from tidemill.wire.monitoring import AwaitedNodes, BadNode, RegularWaits
 
-METRICS = """# HELP tidemill_nodes Nodes
-# TYPE tidemill_nodes gauge
-tidemill_grant_node_seconds{account="sci",kind="granted"} 3600000
-tidemill_grant_node_seconds{account="sci",kind="settled"} 433800
-tidemill_grant_node_seconds{account="sci",kind="in_flight"} 3600
-tidemill_grant_node_seconds{account="sci",kind="committed"} 14400
-tidemill_grant_node_seconds{account="sci",kind="left"} 3076200
-tidemill_left_node_seconds 342900
-tidemill_harm_today_seconds 42
-tidemill_harm_today_jobs 2
-tidemill_waits_for{cause="idle"} 1
-tidemill_waits_for{cause="failed_starts"} 1
-tidemill_waits_for{cause="new"} 1
-tidemill_noted_total{topic="memory",mode="no_fit"} 2
-tidemill_stage_bytes{state="used"} 60e9
-tidemill_stage_bytes{state="reserved"} 30e9
-tidemill_stage_bytes{state="waiting"} 200e9
-tidemill_stage_waiting_jobs 7
-tidemill_broken nothing
-other_metric 1
-"""
+HOURS = 3_600.0
+GRANT = Line(
+    account="sci", granted_s=1_000 * HOURS, settled_s=120.5 * HOURS, in_flight_s=HOURS, committed_s=4 * HOURS,
+    left_s=854.5 * HOURS, standing=Standing.OPEN,
+)  # fmt: skip
+DATA = DataFigures(
+    0, 0, 60_000_000_000, 0, 0, 0, [], reserved_bytes=30_000_000_000, waiting_bytes=200_000_000_000,
+    waiting_jobs=7,
+)  # fmt: skip
+KNOWN = SiteStatus(
+    at_us=1, grants=[GRANT], left_node_s=95.25 * HOURS, causes=["idle", "failed_starts", "new"], data=DATA,
+    harm=HarmFigures(all_s=99.0, today_s=42.0, low_s=40.0, high_s=44.0, jobs=2),
+    waits=[RegularWaits(size="1", length="5min", jobs=3, delayed=2, wait_s=90.0, share_s=42.0)],
+    figures=[Sample("tidemill_noted_total", 2, (("topic", "memory"), ("mode", "no_fit")))],
+)  # fmt: skip
+
+
+def polled(*plans: PlanMade, **changes: object) -> LastPoll:
+    return LastPoll(at_s=100.0, pools=list(plans), **changes)  # type: ignore[arg-type]
 
 
 def plan(at_s: float, **changes: object) -> PlanMade:
@@ -74,10 +85,8 @@ def test_a_private_server_that_has_not_started_is_no_failure(tmp_path: Path) -> 
     assert "failed to reach the server" in _server_view(own, tmp_path)[1], "it should answer"
 
 
-def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.prom"
-    path.write_text(METRICS)
-    lines = dict(metrics_lines(read_metrics(path)))
+def test_figures_become_lines_about_grants_bounds_and_harm() -> None:
+    lines = dict(status_lines(KNOWN))
     assert lines["account"] == "sci: 121.5 of 1000 node-hours used, 4.0 more may be by what runs, 854.5 left"
     assert lines["node-hours"].startswith("95.2")
     assert (
@@ -85,45 +94,55 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
         == "no node is wholly idle; starts have failed, and the next is tried after a pause; new"
     )
     told = plan(100, waits_for="3 did not start; the next try at 20:41")
-    at_length = dict(metrics_lines(read_metrics(path), LastKnown([plan(99, waits_for="idle"), told])))
-    assert at_length["why no more"] == "no node is wholly idle; 3 did not start; the next try at 20:41; new"
-    stopped = dict(metrics_lines(read_metrics(path), LastKnown([told], is_stopped=True)))
-    assert stopped["why no more"] == "the site is stopped", "the metrics are older"
+    at_length = msgspec.structs.replace(KNOWN, poll=polled(plan(99, waits_for="idle"), told))
+    assert dict(status_lines(at_length))["why no more"] == (
+        "no node is wholly idle; 3 did not start; the next try at 20:41; new"
+    )
+    stopped = dict(status_lines(at_length, is_stopped=True))
+    assert stopped["why no more"] == "the site is stopped", "the figures are older"
+    assert "why no more" not in dict(status_lines(at_length, is_served=False))
     assert lines["stage"] == "60 GB in use, 30 GB reserved; 7 jobs wait for 200 GB more"
     assert lines["memory"].startswith("2 no_fit")
-    assert lines["today"].startswith("2 regular jobs waited 42 s because of Tidemill")
-    assert read_metrics(tmp_path / "none") == {}
-    assert metrics_lines({}) == []
-
-
-def test_of_a_site_that_polls_no_machine_the_plans_say_what_holds_back_more() -> None:
-    """Before, `the limit of nodes is reached` stood there with 0 nodes in use: metrics are some seconds old, and those
-    of an agent that has ended are older."""
-    causes: Samples = {"tidemill_waits_for": [({"cause": "nodes"}, 1.0), ({"cause": "wide"}, 1.0)]}
-    over = LastKnown([plan(100, pool="local", waits_for="backlog")])
-    assert dict(metrics_lines(causes, over))["why no more"] == (
-        "there is no work for more nodes; a job that spans nodes waits for them"
+    assert lines["today"] == (
+        "2 regular jobs waited 42 s (40 to 44 s) because of Tidemill; all regular jobs that started waited 90 s, "
+        "`tidemill site harm` gives details"
     )
-    ended = msgspec.structs.replace(plan(100, waits_for="nodes"), pool="local")
-    assert "why no more" not in dict(metrics_lines(causes, LastKnown([ended], is_served=False)))
+    assert status_lines(SiteStatus()) == []
 
 
-def test_the_newest_plan_of_each_pool_is_told_whatever_else_the_file_holds(tmp_path: Path) -> None:
-    submit = Submitted(at_s=5, plan="e1-1", name="tm-a-e1-1", count=1, width=1, walltime_s=60)
-    (tmp_path / "2026-01-01.jsonl").write_bytes(encode(plan(1)))
-    newest = (
-        encode(plan(90, pool="b")) + encode(plan(95)) + encode(submit) + encode(plan(99)) + b'{"kind":"pl'
+def test_a_status_that_is_missing_damaged_or_old_is_told_as_such(tmp_path: Path) -> None:
+    config = SiteConfig(name="here", server="unix:/s", heartbeat_s=5.0)
+    assert read_status(tmp_path) == (
+        SiteStatus(),
+        f"`{tmp_path / NAME}` is missing: no agent has written it yet",
     )
-    (tmp_path / "2026-01-02.jsonl").write_bytes(newest)
-    assert [(each.pool, each.at_s) for each in newest_plans(tmp_path)] == [("b", 90), ("batch/8c", 99)]
-    assert newest_plans(tmp_path / "none") == []
-    gone = encode(PoolGone(at_s=100, pool="b"))
-    (tmp_path / "2026-01-02.jsonl").write_bytes(newest.removesuffix(b'{"kind":"pl') + gone)
-    assert [each.pool for each in newest_plans(tmp_path)] == ["batch/8c"], "b is no longer there"
-    (tmp_path / "2026-01-02.jsonl").write_bytes(
-        newest.removesuffix(b'{"kind":"pl') + encode(plan(100, plan="e2-1"))
+    write_status(tmp_path, KNOWN)
+    assert read_status(tmp_path) == (KNOWN, "")
+    (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes()[:99])
+    status, problem = read_status(tmp_path)
+    assert (status, "is damaged" in problem) == (SiteStatus(), True)
+    now_us = 1_000_000_000
+    new = SiteStatus(at_us=now_us - 59_000_000)
+    old = SiteStatus(at_us=now_us - 61_000_000)
+    assert stale_text(new, config, is_served=True, now_us=now_us) == ""
+    said = "the figures below are of 1 m 01 s ago: "
+    assert (
+        stale_text(old, config, is_served=True, now_us=now_us)
+        == said + "its agent may hang or wait for its batch system"
     )
-    assert [each.at_s for each in newest_plans(tmp_path)] == [100], "what an earlier agent saw is over"
+    assert stale_text(old, config, is_served=False, now_us=now_us) == said + "no agent runs"
+    assert "no figures" in stale_text(SiteStatus(), config, is_served=True, now_us=now_us)
+
+
+def test_runs_of_the_agent_that_fail_are_counted_beside_the_figures(tmp_path: Path) -> None:
+    for number in range(3):
+        note_failed_run(tmp_path, SiteError(f"no partition, try {number}", hint="name one"))
+    failed = read_status(tmp_path).status.failed
+    assert failed is not None
+    assert (failed.times, failed.reason, failed.hint) == (3, "no partition, try 2", "name one")
+    assert failed.since_us < failed.at_us
+    amend_status(tmp_path, failed=None)
+    assert read_status(tmp_path) == (SiteStatus(), "")
 
 
 def test_a_plan_is_told_in_words() -> None:
@@ -155,65 +174,56 @@ def test_the_local_batch_system_has_emulated_nodes() -> None:
 def test_what_the_data_cache_holds_is_told_by_whether_jobs_need_it(
     pinned: float, idle: float, said: str
 ) -> None:
-    samples: Samples = {
-        "tidemill_data_cache_files": [({}, 23.0)],
-        "tidemill_data_cache_bytes": [({"state": "pinned"}, pinned), ({"state": "idle"}, idle)],
-        "tidemill_data_cache_requests_total": [({"outcome": "hit"}, 3.0), ({"outcome": "miss"}, 1.0)],
-    }
-    assert data_lines(samples) == [("data cache", said)]
+    data = DataFigures(23, int(pinned + idle), int(pinned), 3, 1, 0, [])
+    assert data_lines(data)[0] == ("data cache", said)
 
 
 def test_why_no_more_nodes_are_asked_for_is_said_with_the_figures_of_the_last_poll() -> None:
     now_us = clock.now_us()
     counts = NodeCounts(nodes=7, shared=6, free_min=3, free_max=3, cores=8, away=1)
     awaits = AwaitedNodes(polled_us=now_us, hindrances=[Hindrance(cause="idle", nodes=counts)])
-    causes: Samples = {"tidemill_waits_for": [({"cause": "idle"}, 1.0)]}
-    said = dict(metrics_lines(causes, LastKnown(awaits=awaits)))["why no more"]
+    known = SiteStatus(causes=["idle"], poll=polled(awaits=awaits))
+    said = why_text(known)
     assert said == (
         "waiting for a wholly idle node: 6 nodes have 3 of 8 cores free, and this version uses whole nodes; "
         "1 is down or drained"
     )
-    beside = dict(metrics_lines(causes, LastKnown(awaits=awaits, is_at_work=True)))["why no more"]
+    beside = why_text(msgspec.structs.replace(known, poll=polled(awaits=awaits, is_at_work=True)))
     assert beside == f"for more nodes: {said}"
     word = "PartitionTimeLimit"
     queued = [QueuedReason(reason=word, allocations=4, meaning=slurm_meaning(word))]
     asked = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, starting=1)
-    both = dict(metrics_lines({}, LastKnown(awaits=asked)))["why no more"]
+    both = why_text(SiteStatus(poll=polled(awaits=asked)))
     assert both.endswith(f"its pilot has not reported yet; for more nodes: {said}")
     waits = msgspec.structs.replace(awaits, asked_us=now_us - 77_000_000, queued=queued, hindrances=[])
-    said = dict(metrics_lines({}, LastKnown(awaits=waits)))["why no more"]
+    said = why_text(SiteStatus(poll=polled(awaits=waits)))
     assert said == (
         "4 allocations of Tidemill, asked for 1 m 17 s ago, wait in the queue; the batch system says "
         "`PartitionTimeLimit`: its time limit is above the limit of the partition: it cannot start as it is"
     )
 
 
-def test_a_batch_system_that_does_not_answer_is_told_with_what_came_back(tmp_path: Path) -> None:
-    claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
-    assert read_outage(tmp_path) is None
-    show_outage(tmp_path, "")
-    show_outage(
-        tmp_path, "`squeue` failed with status 1: Unable to contact slurm controller", "see `cluster`"
+def test_a_batch_system_that_does_not_answer_is_told_with_what_came_back() -> None:
+    first = BatchOutage(since_us=7)
+    away = outage_after(
+        first,
+        BatchOutage(
+            since_us=99,
+            reason="`squeue` failed with status 1: Unable to contact slurm controller",
+            hint="see `cluster`",
+        ),
     )
-    away = read_outage(tmp_path)
-    assert away is not None
     assert away_text(away, now_s=away.since_us / 1e6 + 120) == (
         "it has given no usable answer for 2 m 00 s, and is asked again and again: `squeue` failed with status 1: "
         "Unable to contact slurm controller (see `cluster`)"
     )
-    clear_outage(tmp_path)
-    assert read_outage(tmp_path) is None
+    assert away.since_us == 7
 
 
-def test_a_batch_system_that_answers_and_starts_nothing_is_told_apart(tmp_path: Path) -> None:
-    claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
-    show_outage(tmp_path, "`qstat` failed")
-    failed = read_outage(tmp_path)
-    show_outage(tmp_path, NO_SCHEDULER, answers=True)
-    stopped = read_outage(tmp_path)
-    assert failed is not None
-    assert stopped is not None
-    assert stopped.since_us > failed.since_us, "it began later"
+def test_a_batch_system_that_answers_and_starts_nothing_is_told_apart() -> None:
+    failed = BatchOutage(since_us=7, reason="`qstat` failed")
+    stopped = outage_after(failed, BatchOutage(since_us=99, reason=NO_SCHEDULER, answers=True))
+    assert stopped.since_us == 99, "it began later"
     assert away_text(stopped, now_s=stopped.since_us / 1e6 + 120) == (
         "PBS's scheduler does not run (`qmgr -c 'list sched'`: state = down), for 2 m 00 s: jobs wait, and Tidemill "
         "submits none until it is back"
@@ -221,17 +231,18 @@ def test_a_batch_system_that_answers_and_starts_nothing_is_told_apart(tmp_path: 
 
 
 def test_what_an_agent_left_behind_does_not_tell_of_the_batch_system(tmp_path: Path) -> None:
-    show_outage(tmp_path, "`squeue` failed")
-    assert read_outage(tmp_path) is None  # nobody's
+    amend_status(tmp_path, away=BatchOutage(since_us=1, reason="`squeue` failed"))
+    known = read_status(tmp_path).status
+    assert outage_of(tmp_path, known) is None  # nobody's
     identity = claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
-    assert read_outage(tmp_path) is not None
+    assert outage_of(tmp_path, known) == known.away
     owner = tmp_path / "epoch" / "000001.json"
     owner.write_bytes(msgspec.json.encode(msgspec.structs.replace(identity.owner, start=1)))
-    assert read_outage(tmp_path) is None  # of one that was killed: another process has its number
+    assert outage_of(tmp_path, known) is None  # of one that was killed: another process has its number
     identity = claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
-    assert read_outage(tmp_path) is not None
+    assert outage_of(tmp_path, known) == known.away
     identity.leave()
-    assert read_outage(tmp_path) is None
+    assert outage_of(tmp_path, known) is None
 
 
 def test_the_mode_tells_policy_and_bounds() -> None:
@@ -245,20 +256,18 @@ def test_the_mode_tells_policy_and_bounds() -> None:
     )
 
 
-def test_nodes_in_quarantine_are_told_with_reason_and_end(tmp_path: Path) -> None:
-    path = tmp_path / "quarantine.json"
-    assert quarantine_lines(path, now_s=0) == []
-    trail = [
-        Sentence(node=node, since_s=0, until_s=until_s, why="3 starts failed within 2 s", evidence=["exit 1"])
-        for node, until_s in (("n1", 100.0), ("n2", 50.0), ("n3", 100.0))
+def test_nodes_in_quarantine_are_told_with_reason_and_end() -> None:
+    bad = [
+        BadNode(
+            node=node, since_us=0, until_us=until_us, why="3 starts failed within 2 s", evidence=["exit 1"]
+        )
+        for node, until_us in (("n1", 100_000_000), ("n2", 50_000_000))
     ]
-    nodes = {"n1": NodeRecord(until_s=100.0), "n3": NodeRecord(until_s=0.0)}
-    path.write_bytes(msgspec.json.encode(State(nodes=nodes, trail=trail)))
-    assert quarantine_lines(path, now_s=60) == [
-        ("quarantine", "n1 until 1970-01-01T00:01:40Z: 3 starts failed within 2 s")
-    ]
-    path.write_text("{")
-    assert "cannot be read" in quarantine_lines(path, now_s=60)[0][1]
+    line = ("quarantine", "n1 until 1970-01-01T00:01:40Z: 3 starts failed within 2 s")
+    assert quarantine_lines(SiteStatus(bad_nodes=bad, bad_nodes_total=2), now_s=60) == [line]
+    many = SiteStatus(bad_nodes=bad, bad_nodes_total=9)
+    assert quarantine_lines(many, now_s=60) == [line, ("quarantine", "and 7 more nodes")]
+    assert quarantine_lines(SiteStatus(), now_s=0) == []
 
 
 def test_troubles_say_what_waits_and_what_would_end_it() -> None:
@@ -277,11 +286,9 @@ def test_troubles_say_what_waits_and_what_would_end_it() -> None:
     ]
 
 
-def test_doubted_replies_are_said_with_their_age_and_what_would_end_them(tmp_path: Path) -> None:
-    claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=20)
-    show_outage(tmp_path, "`squeue` does not show 1 job", "compare both", answers=True, doubted=True)
-    away = read_outage(tmp_path)
-    assert away is not None
-    assert away_text(away, now_s=away.since_us / 1e6 + 120) == (
+def test_doubted_replies_are_said_with_their_age_and_what_would_end_them() -> None:
+    reason = "`squeue` does not show 1 job"
+    away = BatchOutage(since_us=0, reason=reason, hint="compare both", answers=True, doubted=True)
+    assert away_text(away, now_s=120) == (
         "`squeue` does not show 1 job, for 2 m 00 s: Tidemill submits nothing new; what to do: compare both"
     )

@@ -156,7 +156,7 @@ def test_jobs_of_a_site_whose_proxy_expired_wait_and_the_breaker_tells_the_serve
     assert agent.granting.troubles.load == {("sim", 0, None): 11}, "they need no nodes"
     agent.close()
     kept = read_troubles(home)
-    assert [each.name for each in kept.troubles] == [HOST]
+    assert [each.name for each in kept.breakers] == [HOST]
     again = SiteTroubles(agent.log, home, agent.config)
     assert [each.is_open for each in again.shown()] == [True]
 

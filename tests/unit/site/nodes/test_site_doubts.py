@@ -20,7 +20,6 @@ from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.belief import Doubt
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.machine import SiteMachine
-from tidemill.site.nodes.outage import read_outage
 from tidemill.site.nodes.planning import DYING_S_MIN
 from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import claim
@@ -134,13 +133,13 @@ def test_a_job_that_squeue_hides_is_asked_for_plainly_and_nothing_more_is_asked_
     (trouble,) = it.agent.capacity.measure(sync_s=1, room=1, more=False).troubles
     assert (trouble.failure, trouble.scope, trouble.is_open) == ("batch", "all", True)
     assert told in trouble.message
-    away = read_outage(it.agent.site.directory)
+    away = it.harvesting.outage
     assert away is not None
     assert away.doubted
     assert told in away.reason
     it.slurm(hides="")
     it.until(lambda: it.doubt is Doubt.NONE, 60)
-    assert read_outage(it.agent.site.directory) is None
+    assert it.harvesting.outage is None
     assert it.harvesting.causes != ["doubt"]
     assert it.allocation.state is AllocationState.ACTIVE
 
@@ -166,7 +165,7 @@ def test_pilots_that_are_heard_speak_for_a_job_that_no_query_shows(it: Hidden) -
         "a reply is being checked: the batch system shows none of 1 running job"
     )
     assert it.harvesting.causes == ["doubt"]
-    assert read_outage(it.agent.site.directory) is None, "a check is no news for people"
+    assert it.harvesting.outage is None, "a check is no news for people"
 
     def heard() -> bool:
         it.pilot()

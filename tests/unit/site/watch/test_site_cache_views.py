@@ -15,7 +15,7 @@ from tidemill.image.profile import RemoteReads
 from tidemill.net.names import HostNames
 from tidemill.server.web.caches import quantile_us
 from tidemill.site.applications.job_reads import JOBS_MAX, PLACES_MAX, JobReads
-from tidemill.site.watch.cache_views import SiteCaches, view_of
+from tidemill.site.watch.cache_views import SiteCaches, cache_samples, view_of
 
 
 def cache(directory: Path | None, url: str = "root://127.0.0.1:1094") -> SiteCache:
@@ -32,7 +32,7 @@ def reads(address: str = "127.0.0.1", port: int = 1094, **changes: int) -> Remot
 def test_a_cache_of_others_has_a_row_and_no_figures() -> None:
     view = view_of(cache(None))
     assert (view.state, view.total.opens) == ("other", 0)
-    assert not list(SiteCaches([cache(None)], JobReads()).samples())
+    assert not list(cache_samples(SiteCaches([cache(None)], JobReads()).views()))
 
 
 def test_a_directory_that_was_never_used_or_is_broken_is_said_and_stops_nothing(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_figures_of_a_cache_are_shown_and_its_death_too(tmp_path: Path) -> N
         "",
         ["/ds"],
     )
-    samples = {(each.name, *dict(each.labels).values()): each.value for each in site.samples()}
+    samples = {(each.name, *dict(each.labels).values()): each.value for each in cache_samples(site.views())}
     assert samples["tidemill_cache_up", "dtn"] == 0
     assert samples["tidemill_cache_bytes_total", "dtn", "known"] == 10 * MB
 

@@ -6,14 +6,17 @@ import re
 from pathlib import Path
 
 import draw_metrics
+import msgspec
 
-from tidemill.model.figures.job_classes import LENGTHS, SIZES, ClassTotals, SizeAndLength
+from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.model.metrics import AGENT, ALL, Sample, render, wrong
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation
-from tidemill.site.watch.metrics import of_waits
+from tidemill.site.state.status import AreaFigures, HarmFigures, SiteStatus
+from tidemill.site.watch.metrics import of_waits, samples_of
 from tidemill.site.watch.record_totals import RecordTotals
+from tidemill.wire.monitoring import BadNode, RegularWaits
 from tidemill.wire.node import Done, Ended, Failed, Started
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -142,10 +145,10 @@ def test_a_start_on_a_node_with_another_clock_is_not_believed() -> None:
 
 
 def test_waits_of_regular_jobs_are_exported_by_class_and_only_by_classes_that_exist() -> None:
-    classes = {
-        SizeAndLength("1/64", "5min"): ClassTotals(jobs=3, delayed=2, wait_s=90.0, share_s=20.0),
-        SizeAndLength("unknown", "unknown"): ClassTotals(jobs=9),
-    }
+    classes = [
+        RegularWaits(size="1/64", length="5min", jobs=3, delayed=2, wait_s=90.0, share_s=20.0),
+        RegularWaits(size="unknown", length="unknown", jobs=9, delayed=0, wait_s=0.0, share_s=0.0),
+    ]
     samples = list(of_waits(classes))
     text = render(samples)
 
@@ -154,3 +157,24 @@ def test_waits_of_regular_jobs_are_exported_by_class_and_only_by_classes_that_ex
     assert 'tidemill_regular_today_harm_seconds{size="1/64",length="5min"} 20' in text
     assert 'tidemill_regular_today_jobs{size="1",length="longer"} 0' in text
     assert len(samples) == 3 * len(SIZES) * len(LENGTHS)
+
+
+def test_a_status_says_the_same_as_metrics_after_it_was_written_and_read() -> None:
+    status = SiteStatus(
+        at_us=1, causes=["idle"], is_drained=True, polled_s=7.0, nodes={"idle": 3}, left_node_s=5.0,
+        bad_nodes=[BadNode(node="n1", since_us=0, until_us=9, why="", evidence=[])], bad_nodes_total=1,
+        areas=[AreaFigures(area="scratch", ops=1.0, bytes=2.0, ops_over=3, bytes_over=0, ops_per_s=4.0)],
+        harm=HarmFigures(all_s=9.0, today_s=1.0, low_s=0.5, high_s=2.0, jobs=1),
+        figures=[Sample("tidemill_noted_total", 2, (("topic", "memory"), ("mode", "no_fit")))],
+    )  # fmt: skip
+    samples = samples_of(status)
+    assert wrong(samples) == []
+    assert samples_of(msgspec.json.decode(msgspec.json.encode(status), type=SiteStatus)) == samples
+    values = {(each.name, *(value for _, value in each.labels)): each.value for each in samples}
+    assert values["tidemill_nodes", "idle"] == 3
+    assert values["tidemill_io_over_total", "scratch", "ops"] == 3
+    assert values["tidemill_noted_total", "memory", "no_fit"] == 2
+    assert values["tidemill_quarantined_nodes",] == values["tidemill_drained",] == 1
+    assert {each.name for each in samples_of(SiteStatus())}.isdisjoint(
+        {"tidemill_nodes", "tidemill_left_node_seconds", "tidemill_harm_today_seconds"}
+    ), "nothing is known of these"
