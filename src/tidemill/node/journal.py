@@ -124,23 +124,17 @@ def read_interval_s(journals: int, *, operations_per_s_max: float, interval_s: f
     return max(interval_s, operations / operations_per_s_max)
 
 
-class MergeState(msgspec.Struct, kw_only=True):
-    """Plain data to go on from: bytes read of each journal file, record numbers seen of each pilot (`1-500,502`),
-    the last number of pilots that have ended, and pilots that will write nothing more."""
-
-    offsets: dict[str, int] = {}
-    seen: dict[str, str] = {}
-    ended: dict[str, int] = {}
-    retired: list[str] = []
-
-
 class Merge:
     """Drops records that came before; keeps which numbers of each pilot have come."""
 
-    def __init__(self, seen: Mapping[str, str] | None = None, ended: Mapping[str, int] | None = None) -> None:
-        self._seen = {pilot: IntervalSet.parse(text) for pilot, text in (seen or {}).items()}
+    def __init__(
+        self, seen: dict[str, IntervalSet] | None = None, ended: dict[str, int] | None = None
+    ) -> None:
+        """`seen`: numbers of each pilot's records that have come; `ended`: pilot -> number of its Ended record. The
+        caller's own, which grow with each `take`: they are kept nowhere else."""
+        self._seen = {} if seen is None else seen
         self._last = {pilot: _last(numbers) for pilot, numbers in self._seen.items()}
-        self._ended = dict(ended or {})
+        self._ended = {} if ended is None else ended
 
     def take(self, records: Iterable[Record]) -> list[Record]:
         """The records that are new, those of one pilot in ascending order of their numbers."""
@@ -174,14 +168,6 @@ class Merge:
         numbers = self._seen.get(pilot)
         return [] if numbers is None else numbers.missing(1, self._last[pilot])
 
-    def seen(self) -> dict[str, str]:
-        """Numbers seen of each pilot, as text."""
-        return {pilot: str(numbers) for pilot, numbers in self._seen.items()}
-
-    def ended(self) -> dict[str, int]:
-        """Pilot -> number of its Ended record."""
-        return dict(self._ended)
-
 
 class FleetJournal:
     """All journals of a fleet directory as one stream without duplicates.
@@ -190,12 +176,19 @@ class FleetJournal:
     journal is left alone once all its records have come, or it is retired.
     """
 
-    def __init__(self, directory: Path, state: MergeState | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        offsets: Mapping[str, int] | None = None,
+        seen: dict[str, IntervalSet] | None = None,
+        ended: dict[str, int] | None = None,
+    ) -> None:
+        """`offsets`: bytes that were read of each journal; `seen`, `ended`: see `Merge`."""
         self._directory = directory
-        start = state or MergeState()
-        self._merge = Merge(start.seen, start.ended)
-        self._tails = {name: JournalTail(directory / name, offset=at) for name, at in start.offsets.items()}
-        self._retired = set(start.retired)
+        self._merge = Merge(seen, ended)
+        self._tails = {name: JournalTail(directory / name, offset=at) for name, at in (offsets or {}).items()}
+        self._retired: set[str] = set()
         self._moved: set[str] = set()  #: journals from which more was read since the last call of `moved`
         #: of a `read` that found something all the same
         self._failed: SiteError | ProtocolError | None = None
@@ -235,19 +228,14 @@ class FleetJournal:
             raise failed
         return self._merge.take(found)
 
-    def state(self) -> MergeState:
-        """What to give to the next `FleetJournal` of this directory."""
-        offsets = {name: tail.offset for name, tail in self._tails.items()}
-        return MergeState(
-            offsets=offsets,
-            seen=self._merge.seen(),
-            ended=self._merge.ended(),
-            retired=sorted(self._retired),
-        )
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Bytes read of each journal."""
+        return {name: tail.offset for name, tail in self._tails.items()}
 
     def moved(self) -> dict[str, int]:
         """Offsets of the journals from which more was read since the last call. The cost grows with these journals
-        only; `state` goes through all pilots."""
+        only."""
         moved, self._moved = self._moved, set()
         return {name: self._tails[name].offset for name in sorted(moved)}
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.effort import lines_run
 
 from tidemill.errors import SiteError
+from tidemill.model.intervals import IntervalSet
 from tidemill.node.framed import frame
 from tidemill.node.journal import FleetJournal, JournalTail, read_interval_s, read_records, replay
 from tidemill.wire.node import Ended, Record, Returned
@@ -194,7 +195,8 @@ def test_any_spread_of_duplicates_over_journals_and_restarts_gives_each_record_o
     chance.shuffle(writes)
     with tempfile.TemporaryDirectory() as text:
         directory = Path(text)
-        journal, found = FleetJournal(directory), []
+        seen: dict[str, IntervalSet] = {}
+        journal, found = FleetJournal(directory, seen=seen), []
         for step, (file, data) in enumerate(writes):
             cut = chance.randrange(len(data) + 1)
             append(directory / file, data[:cut])
@@ -202,10 +204,8 @@ def test_any_spread_of_duplicates_over_journals_and_restarts_gives_each_record_o
                 found += [(record.p, record.s) for record in journal.read()]
             append(directory / file, data[cut:])
             if restarts and chance.random() < restarts / len(writes):
-                journal = FleetJournal(
-                    directory,
-                    msgspec.json.decode(msgspec.json.encode(journal.state()), type=type(journal.state())),
-                )
+                seen = {pilot: IntervalSet.parse(str(numbers)) for pilot, numbers in seen.items()}
+                journal = FleetJournal(directory, offsets=journal.offsets, seen=seen)
         found += [(record.p, record.s) for record in journal.read()]
     assert sorted(found) == everything
 
@@ -235,7 +235,6 @@ def test_the_journal_of_a_pilot_that_was_killed_is_left_alone_once_it_is_retired
     assert len(journal.read()) == 3
     append(tmp_path / "a.7.r0.i1.log", lines(returned("a.7.r0.i1", 2)))
     assert [record.s for record in journal.retire("a.7")] == [2]
-    journal = FleetJournal(tmp_path, journal.state())
     assert journal.read() == []
     assert journal.growing == 0
     append(tmp_path / "a.7.r0.i2.log", lines(returned("a.7.r0.i2", 1)))
@@ -269,7 +268,7 @@ def test_what_is_retired_is_read_again_where_one_of_its_journals_failed(tmp_path
     journal = FleetJournal(tmp_path)
     with pytest.raises(SiteError, match=two):
         journal.retire("a.1")
-    assert journal.state().offsets[f"{one}.log"] == 0
+    assert journal.offsets[f"{one}.log"] == 0
     (tmp_path / f"{two}.log").rmdir()
     append(tmp_path / f"{two}.log", lines(returned(two, 1)))
     assert [record.p for record in journal.retire("a.1")] == [one, two]
@@ -296,12 +295,12 @@ def test_what_a_read_has_moved_costs_no_look_at_pilots_that_wrote_nothing(tmp_pa
         journal = FleetJournal(directory)
         assert len(journal.read()) == count
         first = journal.moved()
-        assert first == journal.state().offsets
+        assert first == journal.offsets
         append(directory / "lead-1.log", lines(returned(pilots[0], 3)))
         assert len(journal.read()) == 1
         moved: list[dict[str, int]] = []
         spent.append(lines_run(lambda journal=journal, moved=moved: moved.append(journal.moved())))  # type: ignore[misc]
-        assert moved == [journal.state().offsets]
+        assert moved == [journal.offsets]
         assert moved[0] != first
         assert journal.moved() == {}
     assert spent[0] == spent[1], "lines of Python"
@@ -311,4 +310,19 @@ def test_what_was_retired_counts_as_moved(tmp_path: Path) -> None:
     append(tmp_path / "a.7.r0.i1.log", lines(returned("a.7.r0.i1", 1)))
     journal = FleetJournal(tmp_path)
     assert len(journal.retire("a.7")) == 1
-    assert journal.moved() == journal.state().offsets
+    assert journal.moved() == journal.offsets
+
+
+def test_what_was_seen_and_who_has_ended_is_kept_by_the_caller_alone(tmp_path: Path) -> None:
+    seen: dict[str, IntervalSet] = {"a.r0.i1": IntervalSet.parse("1-2")}
+    ended_at: dict[str, int] = {}
+    append(tmp_path / "a.r0.i1.log", lines(*(returned("a.r0.i1", number) for number in (1, 2, 3))))
+    append(tmp_path / "a.r0.i1.log", lines(ended("a.r0.i1", 4)))
+    journal = FleetJournal(tmp_path, seen=seen, ended=ended_at)
+    assert [record.s for record in journal.read()] == [3, 4]
+    assert ({pilot: str(numbers) for pilot, numbers in seen.items()}, ended_at) == (
+        {"a.r0.i1": "1-4"},
+        {"a.r0.i1": 4},
+    )
+    assert FleetJournal(tmp_path, seen=seen, ended=ended_at).read() == []
+    assert FleetJournal(tmp_path, seen=seen, ended=ended_at).is_complete("a.r0.i1")

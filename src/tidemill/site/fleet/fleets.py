@@ -23,7 +23,7 @@ from tidemill.log import Log
 from tidemill.model.devices import without_gpus
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
-from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
+from tidemill.node.journal import FleetJournal, allocation_of, read_interval_s
 from tidemill.site.applications.gpus import gpus_of_node
 from tidemill.site.applications.programs import network_of
 from tidemill.site.data.masks import masked_paths, view_of
@@ -127,9 +127,9 @@ class OpenFleet:
         self.fleet = fleet
         self.programs: set[int] = set()
         self.jobs: dict[int, GivenJob] = {}  #: jobs that the fleet knows
-        seen = {pilot: str(numbers) for pilot, numbers in record.seen.items()}
+        #: what it has seen is what the log has applied and, within a tick, is about to
         self.journal = FleetJournal(
-            fleet.journal, MergeState(offsets=dict(record.offsets), seen=seen, ended=dict(record.ended))
+            fleet.journal, offsets=record.offsets, seen=record.seen, ended=record.ended
         )
         is_closed = fleet.manifest.lead == "none"
         self.mailbox = Mailbox(fleet) if is_closed else None

@@ -93,6 +93,7 @@ class Lifecycle:
                 opened.mailbox.take(entry.records)
             entry.far = self.granting.inputs.attributed(entry.records)
             self._log.apply(entry)
+        for entry in entries:  # once all are in the log: what is seen and is not there would be lost
             heard(opened.record.name, entry)
         return bool(entries)
 

@@ -76,7 +76,7 @@ class BatchOfRecords:
 
     def take(self, records: list[node.Record], far: Mapping[int, FarTrouble] = NOTHING_FAR) -> None:
         """Apply the records, then report what is kept without outputs, joined. `far`: see `Read`."""
-        seen = self._fleet.seen
+        seen = self._fleet.seen  # the journal's own: it has these already, but where the log is replayed
         for at, record in enumerate(records):
             self._far = far.get(at)
             numbers = seen.get(record.p)
