@@ -31,7 +31,7 @@ the keys of a job below, and at the top, all optional, `campaign` (its name), `s
 In a job file a job may also have `repeat`, the number of such jobs.
 
 The default `none` means that the key has no value: leave it out. Where a remark says `none = X`, X applies then.
-[Approve a program](approve-a-program.md) has a complete file of each kind.
+[Approve a program](applications.md#approve-a-program) has a complete file of each kind.
 """
 SECTIONS = [
     ("An application", "application.py", "Application"),

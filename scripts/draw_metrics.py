@@ -55,7 +55,7 @@ TAIL = """
   canceled what waited, and the site pauses).
   `tidemill site status` describes the cause.
 - `tidemill_io_over_total` grows: nodes counted more operations or bytes on an area than the [I/O
-  budget](dev/io-budget.md) allows; starts are slowed.
+  budget](decisions/evidence/io-budget.md) allows; starts are slowed.
 - `tidemill_quarantined_nodes`: nodes on which starts fail; the agent's log has the evidence.
 - `tidemill_slot_seconds_total{state="idle"}` grows as fast as `busy`: ranges are too short, or start-up too long.
 - `tidemill_noted_total{topic="image",mode="failed"}` grows: nodes cannot get an image; `mode="died"`: squashfuse ends

@@ -673,7 +673,7 @@ def test_decisions_are_numbered_each_once() -> None:
 
 
 def test_each_cell_of_the_comparison_has_a_source_and_a_day() -> None:
-    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "decisions" / "evidence" / "comparison.md").read_text(encoding="utf-8")
     _, _, features = page.partition("## Features\n")
     table, _, sources = features.partition("## Sources\n")
     days = dict(re.findall(r"^\| ([A-Z]\d) \|.*\| (\d{4}-\d\d-\d\d) \|$", sources, re.MULTILINE))
@@ -681,7 +681,7 @@ def test_each_cell_of_the_comparison_has_a_source_and_a_day() -> None:
     assert rows
     assert days
     offenders = [
-        f"docs/comparison.md, {row[0].strip()}: {cell.strip()}"
+        f"comparison.md, {row[0].strip()}: {cell.strip()}"
         for row in rows
         for cell in row[2:]
         if not (named := re.findall(r"\[\[(\w+)\]\]", cell)) or set(named) - days.keys()
@@ -693,7 +693,7 @@ def test_each_cell_of_the_comparison_has_a_source_and_a_day() -> None:
     )
     named = re.findall(r"^\| ([A-Z]\d) \| (.*) \| [\d-]+ \|$", sources, re.MULTILINE)
     assert len(named) == len(days)
-    offenders = [f"docs/comparison.md, {key}: {text}" for key, text in named if not form.fullmatch(text)]
+    offenders = [f"comparison.md, {key}: {text}" for key, text in named if not form.fullmatch(text)]
     listed(offenders, "a source is files of a repository, each with the commit at which it was read")
 
 

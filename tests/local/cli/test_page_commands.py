@@ -73,7 +73,7 @@ RUN = {
         f"mkdir archive A B; {CAMPAIGN.format('fit-2026')}; {CAMPAIGN.format('io-week')}",
         {"/data/tidemill/archive": "archive", "/site/harvest": f"{SITE}/harvest"},
     ),
-    "credentials": Recipe(
+    "security": Recipe(
         "row=$(tidemill audit --batch-id tm-local-e1-1 --json)\n"
         "during=$(date -u +%FT%TZ -d @$(echo $row | jq '.[0].started_us / 1e6 | ceil'))",
         {
@@ -130,7 +130,6 @@ NOT_HERE: dict[str, dict[str, str]] = {
         **dict.fromkeys(("rm -r", "readlink"), INSTALLED),
     },
     "core-hours": {"sacct": SLURM},
-    "from-hyperqueue": {"hq submit": "HyperQueue: the page translates this command"},
     "gpus": {"tidemill run": GPUS},
     "guests-manners": {"sacct": SLURM},
     "images": dict.fromkeys(("export", "tidemill", "cat", "apptainer"), IMAGES),
@@ -142,7 +141,6 @@ NOT_HERE: dict[str, dict[str, str]] = {
         **dict.fromkeys(("rm -r", "readlink", "ls"), INSTALLED),
     },
     "mpi": {"tidemill": MPI},
-    "nodes": {"tidemill run --gpus": GPUS, "tidemill submit": GPUS},
     "notifications": {"tidemill submit": MAIL},
     "python-notebooks": dict.fromkeys(("file=", "mkdir", ". ~/", "python -m pip", "python -c"), OFFLINE),
     "operations": dict.fromkeys(("install", "systemctl", "loginctl", "journalctl"), SYSTEMD),
@@ -165,7 +163,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
 
 
 def pages() -> list[Path]:
-    found = [*DOCS.glob("*.md"), *DOCS.glob("dev/*.md")]
+    found = [*DOCS.glob("*.md"), *DOCS.glob("dev/*.md"), *DOCS.glob("decisions/evidence/*.md")]
     return [*sorted(path for path in found if path.stem not in GENERATED), ROOT / "README.md"]
 
 

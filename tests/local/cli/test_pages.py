@@ -25,16 +25,12 @@ PAGES = [
     "files-and-outputs",
     "core-hours",
     "sweeps",
-    "aggregate",
     "python-notebooks",
-    "from-hyperqueue",
-    "from-parsl",
-    "from-htcondor",
-    "from-job-arrays",
+    "from-other-tools",
     "gpus",
     "software-environments",
     "troubleshooting",
-    "approve-a-program",
+    "applications",
     "stress",
 ]
 #: what a test makes shorter in the files of a page

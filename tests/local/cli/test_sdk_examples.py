@@ -1,4 +1,4 @@
-"""Every example of docs/sdk runs as it stands, against one home; docs/sdk.md names each, and each name of the SDK."""
+"""Every example of docs/sdk runs as it stands, against one home; sdk.md and calls.md name each, and the SDK's names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import tidemill
 from tidemill.client.progress import RichBar
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "docs" / "sdk").glob("*.py"))
-PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
+PAGES = [Path(__file__).parents[3] / "docs" / f"{name}.md" for name in ("sdk", "calls")]
 PRINTED = {
     "calls": "5050",
     "chain": "lines: 4",
@@ -57,8 +57,12 @@ def test_an_example_runs_as_it_stands(home: Home, path: Path) -> None:
     assert PRINTED[path.stem] in done.stdout
 
 
+def text_of_pages() -> str:
+    return "\n".join(page.read_text() for page in PAGES)
+
+
 def test_the_page_names_every_example_and_every_name_of_the_sdk() -> None:
-    page = PAGE.read_text()
+    page = text_of_pages()
     assert set(PRINTED) == {path.stem for path in EXAMPLES} == set(re.findall(r"\(sdk/(\w+)\.py\)", page))
     assert [name for name in tidemill.__all__ if f"`{name}" not in page] == []
 
@@ -66,14 +70,14 @@ def test_the_page_names_every_example_and_every_name_of_the_sdk() -> None:
 def test_the_page_names_every_option_of_the_executor() -> None:
     from tidemill.client.executor import ExecutorOptions
 
-    page = PAGE.read_text()
+    page = text_of_pages()
     assert [name for name in ExecutorOptions.__annotations__ if f"`{name}" not in page] == []
 
 
 def shown() -> list[tuple[str, str, Any]]:
     """Module, name, and the class or function that the page shows, of each block that begins with a module."""
     found = []
-    for module, code in re.findall(r"^```python\n# ([a-z_.]+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S):
+    for module, code in re.findall(r"^```python\n# ([a-z_.]+)\n(.*?)^```$", text_of_pages(), re.M | re.S):
         names: dict[str, Any] = {"RichBar": RichBar}  # a default of `progress`
         exec(f"from __future__ import annotations\n{code}", names)
         found += [

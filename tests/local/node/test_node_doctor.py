@@ -106,4 +106,4 @@ def test_the_documentation_shows_the_table_of_ways(node: Path) -> None:
     table = subprocess.run(
         [str(node), "doctor", "--table"], capture_output=True, text=True, check=True
     ).stdout
-    assert table in (ROOT / "docs" / "doctor.md").read_text()
+    assert table in (ROOT / "docs" / "nodes.md").read_text()

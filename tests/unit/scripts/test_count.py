@@ -15,7 +15,7 @@ FILES = {
     "extensions/stress/docs/stress.md": "# A test\n",
     "crates/lead/src/main.rs": "fn main() {}\n",
     "crates/lead/src/tests.rs": "\n\n",
-    "docs/index.md": "one two three\n",
+    "docs/index.md": "| one two three |\n",
     "docs/trace.md": "one\n",
     "docs/decisions/0001-a.md": "one two\n",
 }
@@ -37,9 +37,9 @@ def test_each_file_counts_once_in_its_part(tmp_path: Path) -> None:
         "records, extensions 1",
         "files below 60 lines, core 2 (without __init__.py)",
         "verbs, core 3",
-        "words of documents, core 3 in 1 pages",
-        "words of documents, extensions 4 in 2 pages",
-        "words of documents, decisions 2 in 1 pages",
+        "words of documents, core 5 in 1 pages (3 with a letter or digit)",
+        "words of documents, extensions 4 in 2 pages (3 with a letter or digit)",
+        "words of documents, decisions 2 in 1 pages (2 with a letter or digit)",
     } <= rows
 
 
