@@ -9,8 +9,9 @@ SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(if $(wildcard $(HOME)/.cargo/bin),$(HOME)/.cargo/bin:)$(PATH)
 export UV_PROJECT_ENVIRONMENT := .venv
 export UV_HTTP_TIMEOUT := 60
-ifdef CI # builds once
+ifdef CI # builds once, and debugs nothing
 export CARGO_INCREMENTAL := 0
+export CARGO_PROFILE_DEV_DEBUG := false
 endif
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 CARGO_TEST = cargo test --quiet --locked --no-fail-fast --workspace --target $(HOST)
@@ -41,11 +42,13 @@ OPTIONS_slurmdbd := $(TWO)
 OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
-# Clusters and services mostly wait: lanes beside each other, of about the same length. `fault` alone keeps two cores
-# busy; beside others its own deadlines pass.
+# What a group takes of the ROOM beside others, in tenths of a processor: of two processors, and a little more, as each
+# waits at times. Clusters and services mostly wait. `fault` alone keeps two processors busy; beside others its own
+# deadlines pass. What takes longest comes first, then what fills the room.
+ROOM := 24
 ORDER := \
-  test-slurm+test-slurmdbd,test-pbs,test-gridengine,test-rucio+test-browser,test-attack,test-integrations,test-rabbitmq,test-images,test-containers \
-  test-local+test-caches,test-ordinary test-postgresql+test-transfer test-fault
+  test-local:12 test-slurm:5 test-ordinary:4 test-attack:12 test-pbs:9 test-gridengine:4 test-browser:10 test-postgresql:12 test-transfer:8 \
+  test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-images:10 test-containers:8 test-fault:24
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
 
@@ -63,16 +66,16 @@ quickstart: ## a campaign of real Pythia jobs on this machine, with a report
 	@.venv/bin/tidemill quickstart
 
 # Python and Rust side by side: each waits for the other's processor time only.
-TEST := check-python,test-python+check-rust,test-rust
+TEST := check-python:12 check-rust:12 test-python:12 test-rust:12
 test: setup ## what fits in ten minutes: checks, unit, property, contract and end-to-end tests, cargo test
-	@.venv/bin/python scripts/run_stages.py $(TEST)
+	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(TEST)
 
 # WITHOUT="test-x test-y" leaves some out; ORDER="test-x test-y" runs only these.
 test-groups: setup ## every group of tests that needs a cluster, a server or a browser: see docs/testing.md
-	@.venv/bin/python scripts/run_stages.py $(WITHOUT:%=--without=%) $(ORDER)
+	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(WITHOUT:%=--without=%) $(ORDER)
 
 test-all: setup ## `make test`, then every group of tests 
-	@.venv/bin/python scripts/run_stages.py $(TEST) $(ORDER)
+	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(TEST) $(ORDER)
 
 check: setup check-python check-rust ## formats, types, walls between packages, house rules, generated files
 
@@ -101,6 +104,11 @@ test-integrations: SEEDED =
 test-integrations: integrations/.venv/wanted
 integrations/.venv/wanted: setup
 	@scripts/integrations.sh
+
+# The S3 server of tests is built where a group needs it, so that no other waits for it.
+test-transfer large bench: .tools/bin/s3s-fs
+.tools/bin/s3s-fs: setup
+	@scripts/setup.sh s3
 
 $(GROUPS:%=test-%): test-%: setup # for example: make test-slurm
 	@$(PYTEST) -q $(SEEDED) $(OPTIONS_$*) $(or $(TESTS_$*),tests/$*)

@@ -1,10 +1,11 @@
-"""Run targets of the Makefile one after the other or side by side, and say at the end how many tests passed and failed.
+"""Run targets of the Makefile side by side, and say at the end how many tests passed and failed.
 
-    scripts/run_stages.py check-python,test-python+check-rust,test-rust test-postgresql test-slurm+test-images
+    scripts/run_stages.py --room=10 check-python:5 check-rust:5 test-postgresql:5 test-slurm:3 test-fault:10
 
-Steps run one after the other; within a step the lanes, separated by `+`, run side by side, each with its targets in
-order; `--without=TARGET` leaves one out. A target that fails does not stop the others. The output of each goes to
-`target/logs/NAME.log`, and to the screen where the target failed. Standard library only.
+After the colon stands what a target takes of the room, by its use of processors: one that mostly waits takes little,
+and runs beside one that computes. In their order, each target starts as soon as there is room for it; one that does
+not fit lets smaller ones pass. `--without=TARGET` leaves one out. A target that fails does not stop the others. The
+output of each goes to `target/logs/NAME.log`, and to the screen where the target failed. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,45 +78,46 @@ def run(target: str, screen: threading.Lock) -> Result:
     return Result(target, passed, failed)
 
 
-def lanes_of(step: str, without: set[str]) -> list[list[str]]:
-    """The lanes of a step, each the targets that it runs."""
-    lanes = [[each for each in lane.split(",") if each not in without] for lane in step.split("+")]
-    return [lane for lane in lanes if lane]
+def shares_of(arguments: list[str]) -> tuple[int, dict[str, int]]:
+    """The room, and what each target takes of it: all where nothing is said."""
+    options = [each.removeprefix("--").partition("=") for each in arguments if each.startswith("--")]
+    without = {value for name, _, value in options if name == "without"}
+    room = next((int(value) for name, _, value in options if name == "room"), 1)
+    wanted = (each.partition(":") for each in arguments if not each.startswith("--"))
+    return room, {
+        target: min(int(share or room), room) for target, _, share in wanted if target not in without
+    }
 
 
-def run_step(lanes: list[list[str]], screen: threading.Lock) -> list[Result]:
-    """Run the lanes of a step side by side."""
+def next_of(waiting: dict[str, int], free: int) -> str | None:
+    """The first target that fits."""
+    return next((target for target, share in waiting.items() if share <= free), None)
+
+
+def run_all(room: int, shares: dict[str, int], do: Callable[[str], Result]) -> list[Result]:
+    """Run each target by `do` as soon as there is room for it; say once a minute what runs."""
+    waiting, running = dict(shares), dict[Future[Result], str]()
     results: list[Result] = []
-    now: dict[int, str] = {}  # by lane, the target that it runs
-
-    def run_lane(number: int) -> None:
-        for target in lanes[number]:
-            now[number] = target
-            results.append(run(target, screen))
-        del now[number]
-
-    threads = [threading.Thread(target=run_lane, args=(number,)) for number in range(len(lanes))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(SAY_S)
-            if thread.is_alive():
-                with screen:
-                    sys.stdout.write(
-                        f"{time.strftime('%H:%M:%S')} running: {', '.join(list(now.values()))}\n"
-                    )
-                    sys.stdout.flush()
+    with ThreadPoolExecutor(max_workers=max(1, len(shares))) as pool:
+        while waiting or running:
+            while target := next_of(waiting, room - sum(shares[each] for each in running.values())):
+                del waiting[target]
+                running[pool.submit(do, target)] = target
+            ended, _ = wait(running, SAY_S, FIRST_COMPLETED)
+            for each in ended:
+                del running[each]
+                results.append(each.result())
+            if not ended:
+                sys.stdout.write(f"{time.strftime('%H:%M:%S')} running: {', '.join(running.values())}\n")
+                sys.stdout.flush()
     return results
 
 
 def main(arguments: list[str]) -> int:
     """0 where everything passed, else 1."""
-    steps = [each for each in arguments if not each.startswith("--")]
-    without = {each.removeprefix("--without=") for each in arguments if each.startswith("--")}
     LOGS.mkdir(parents=True, exist_ok=True)
     screen = threading.Lock()
-    results = [result for step in steps for result in run_step(lanes_of(step, without), screen)]
+    results = run_all(*shares_of(arguments), lambda target: run(target, screen))
     failed = [result.target for result in results if result.failed]
     if failed:
         sys.stdout.write(f"failed: {', '.join(failed)}; see {LOGS.relative_to(ROOT)}/\n")

@@ -4,6 +4,7 @@
 # each other.
 #   scripts/setup.sh          everything, for tests and benches too
 #   scripts/setup.sh run      what `make quickstart` needs
+#   scripts/setup.sh s3       the S3 server of tests and benches into .tools
 #   scripts/setup.sh node     only build tidemill-node anew, where its sources have changed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -133,7 +134,7 @@ hold_daemons() {
   [ ! -e "$policy" ] || return 0 # this script's from a moment ago, or the machine's own
   printf '#!/bin/sh\nexit 101\n' >"$policy"
   chmod 755 "$policy"
-  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  trap 'wait; rm -f /usr/sbin/policy-rc.d' EXIT
 }
 
 install_uv() {
@@ -175,28 +176,37 @@ sync_environment() { # $1 other than `all`: without what only tests need, unless
   printf '%s %s %s%s' "$crates" "$(digest Cargo.lock)" "$environment" "$mark" >.uv/synced
 }
 
-# No Debian package and nothing of the Python registry is a small S3 service; the Rust registry has one. Only tests and benches of `s3:` need it.
+# No Debian package and nothing of the Python registry is a small S3 service; the Rust registry has one. Only tests and
+# benches of `s3:` need it; tests need no fast one.
 install_s3_server() {
   if [ -x .tools/bin/s3s-fs ] || command -v s3s-fs >/dev/null; then return 0; fi
   say 'building s3s-fs (an S3 server for tests) into .tools'
+  [ -z "${CI:-}" ] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
   try_thrice 900 scripts/s3.sh build .tools >.uv/s3.log 2>&1 || say 'no s3s-fs: tests of S3 will fail; see .uv/s3.log'
 }
 
 main() {
-  local goal=${1:-all} s3_build=
+  local goal=${1:-all} others=
   mkdir -p .uv
+  if [ "$goal" = s3 ]; then # beside other set-ups: groups of tests start with one
+    exec 8>.uv/s3-lock
+    flock --timeout 1800 8 || fail 's3s-fs has been building for half an hour'
+    find_rust run
+    install_s3_server
+    return
+  fi
   exec 9>.uv/lock
   flock --timeout 1800 9 || fail 'another set-up of this checkout has been running for half an hour'
   find_python
-  [ "$goal" = node ] || install_packages "$goal"
+  [ "$goal" = node ] || install_packages run
   find_rust "$goal"
-  install_uv
-  if [ "$goal" = all ]; then # beside the other build, whose last minutes use one core
-    install_s3_server &
-    s3_build=$!
+  if [ "$goal" = all ]; then # beside the build, which needs nothing of them
+    install_packages all &
+    others=$!
   fi
+  install_uv
   sync_environment "$goal"
-  [ -z "$s3_build" ] || wait "$s3_build"
+  [ -z "$others" ] || wait "$others"
   say "ready: $(.venv/bin/tidemill-node --version 2>/dev/null || echo tidemill-node), $(.venv/bin/python --version)"
 }
 

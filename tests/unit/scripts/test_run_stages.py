@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
-from run_stages import counted, lanes_of
+from run_stages import Result, counted, next_of, run_all, shares_of
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,43 @@ def test_the_counts_of_a_target_are_those_of_its_closing_lines(
     assert counted(text, status) == expected
 
 
-def test_a_step_runs_its_lanes_without_the_targets_that_are_left_out() -> None:
-    assert lanes_of("test-a,test-b+test-c", set()) == [["test-a", "test-b"], ["test-c"]]
-    assert lanes_of("test-a,test-b+test-c", {"test-a", "test-c"}) == [["test-b"]]
-    assert lanes_of("test-c", {"test-c"}) == []
+def test_a_target_takes_all_of_the_room_where_nothing_is_said() -> None:
+    assert shares_of(["--room=10", "test-a:4", "test-b", "test-c:99"]) == (
+        10,
+        {"test-a": 4, "test-b": 10, "test-c": 10},
+    )
+    assert shares_of(["test-a"]) == (1, {"test-a": 1})
+
+
+def test_what_is_left_out_does_not_run() -> None:
+    assert shares_of(["--without=test-a", "--room=2", "test-a:1", "test-b:1"]) == (2, {"test-b": 1})
+
+
+def test_targets_run_in_order_as_far_as_there_is_room_and_each_once() -> None:
+    shares = {"a": 6, "b": 10, "c": 3, "d": 2}
+    lock, begun, free, least = threading.Lock(), list[str](), 10, 10
+    beside = threading.Barrier(2)
+
+    def do(target: str) -> Result:
+        nonlocal free, least
+        with lock:
+            begun.append(target)
+            free -= shares[target]
+            least = min(least, free)
+        if target in ("a", "c"):  # c has passed b, and runs beside a
+            beside.wait(30)
+        with lock:
+            free += shares[target]
+        return Result(target, 1, 0)
+
+    results = run_all(10, shares, do)
+    assert sorted(result.target for result in results) == ["a", "b", "c", "d"]
+    assert begun[0] == "a"
+    assert begun.index("c") < begun.index("b")
+    assert least == 0
+    assert free == 10
+
+
+def test_the_first_target_that_fits_comes_next() -> None:
+    assert next_of({"a": 5, "b": 3, "c": 1}, 4) == "b"
+    assert next_of({"a": 5}, 4) is None
