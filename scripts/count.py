@@ -40,6 +40,8 @@ def listed(root: Path) -> list[str]:
 def part_of_code(path: str) -> str | None:
     """Which part of the code a file belongs to: `core`, an extension, `Rust product` or `tests`; None for others."""
     parts = path.split("/")
+    if path.endswith(".md"):
+        return None
     if "tests" in parts or (parts[0] == "crates" and ("fuzz" in parts or parts[-1] == "tests.rs")):
         return "tests"
     if parts[0] == "crates":
@@ -50,10 +52,12 @@ def part_of_code(path: str) -> str | None:
 
 
 def part_of_documents(path: str) -> str | None:
-    """Which part of the documents a page belongs to: `core`, `extensions` or `decisions`; None for other files."""
+    """Which part of the documents a page belongs to: `core`, `extensions`, `decisions` or `rooms`; None for others."""
     parts = path.split("/")
     if not path.endswith(".md"):
         return None
+    if parts[0] in ("src", "crates"):
+        return "rooms"
     if parts[0] == "extensions":
         return "extensions" if "docs" in parts or parts[-1] == "README.md" else None
     if parts[0] != "docs":

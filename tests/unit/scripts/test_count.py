@@ -17,6 +17,7 @@ FILES = {
     "crates/lead/src/tests.rs": "\n\n",
     "docs/index.md": "| one two three |\n",
     "docs/trace.md": "one\n",
+    "src/tidemill/site/README.md": "one two\n",
     "docs/decisions/0001-a.md": "one two\n",
 }
 
@@ -39,6 +40,7 @@ def test_each_file_counts_once_in_its_part(tmp_path: Path) -> None:
         "verbs, core 3",
         "words of documents, core 5 in 1 pages (3 with a letter or digit)",
         "words of documents, extensions 4 in 2 pages (3 with a letter or digit)",
+        "words of documents, rooms 2 in 1 pages (2 with a letter or digit)",
         "words of documents, decisions 2 in 1 pages (2 with a letter or digit)",
     } <= rows
 
