@@ -53,11 +53,11 @@ from tidemill.wire.api import (
     LeaseOrder,
     OutputRow,
     PayloadUsage,
-    SiteView,
     SubmitRequest,
     SyncRequest,
 )
 from tidemill.wire.monitoring import BadNode, TransferView
+from tidemill.wire.views import RawViews, packed
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "postgresql.sh"
 BATCH = 5_000  #: jobs of a request, all of one campaign
@@ -155,13 +155,15 @@ class Filler:
                 want=0,
             )
 
-    def _sync(self, site: int, reports: list[Any], *, want: float, view: SiteView | None = None) -> list[Any]:
+    def _sync(
+        self, site: int, reports: list[Any], *, want: float, views: RawViews | None = None
+    ) -> list[Any]:
         for report in reports:
             self.n[site] += 1
             report.n = self.n[site]
         request = SyncRequest(
             site=f"site{site:02}", epoch=1, host="login1", version="1", reports=reports, have=self.have[site],
-            offers=None if self.have[site] else _offers(), view=view,
+            offers=None if self.have[site] else _offers(), views=views or {},
             capacity=Capacity(
                 want_core_s=want, want_ranges_max=int(want), slot_cores_max=1, slot_memory_mb_max=2000, devices={},
                 event_s={f"app{k}": 1.0 for k in range(APPS)}, nodes=1, busy_cores=0, adhoc=False,
@@ -192,10 +194,10 @@ class Filler:
             moving = TransferView(
                 job=site + 1, way="in", names=["in"], places=["https://x"], tries=0, under_way=True
             )
-            view = SiteView(
+            view = packed(
                 bad_nodes=[bad] * 100, bad_nodes_total=100, transfers=[moving] * 100, transfers_total=100
             )
-            self._sync(site, reports, want=0, view=view)
+            self._sync(site, reports, want=0, views=view)
             rows = [(site + 1, minute - k, 300.0 + k % 90, 60.0 + k % 40, 20.0, 3.0) for k in range(MINUTES)]
             self.dispatcher.writer.write(lambda work, rows=rows: work.session.many("upsert_tide", rows))  # type: ignore[misc]
 

@@ -18,7 +18,8 @@ from tests.worlds.services.server_process import until
 from tests.worlds.services.web_world import SECRET, Opens, World, a_job, log_in
 
 from tidemill import clock
-from tidemill.wire.api import AllocationReport, SiteView
+from tidemill.wire.api import AllocationReport
+from tidemill.wire.views import RawViews, packed
 
 #: Pages and their addresses. `ada`, `bob` and `eve` have what `pages_world` made; tests act as `ann` and `carol@iam`.
 PAGES = {
@@ -281,22 +282,22 @@ def test_caches_are_read_without_scripts_as_quantities_that_people_read(opens: O
 def test_the_page_of_an_allocation_renews_itself_as_samples_come(web: World, opens: Opens) -> None:
     now_us = clock.now_us()
 
-    def measured(*nodes: str) -> SiteView:
+    def measured(*nodes: str) -> RawViews:
         found = node_series.samples("tm-lrz-1", [*nodes], until_us=now_us, points=3, every_us=2_000_000)
-        return SiteView(mode="observe", samples=[found])
+        return packed(mode="observe", samples=[found])
 
     allocation = AllocationReport(
         n=0, name="tm-lrz-1", batch_id="7", state="ACTIVE", nodes=2, cores=16, at_us=now_us, reason="", busy_us=0,
         slot_us=0,
     )  # fmt: skip
-    web.lrz.sync(allocation, view=measured("nid1"))
+    web.lrz.sync(allocation, views=measured("nid1"))
     titan, olga = opens("titan"), opens("olga")
     titan.expected = ["status of 404"]
     assert titan.go("/allocations/tm-lrz-1").status == 404  # it is another's
     olga.go("/allocations")
     olga.follow("text=tm-lrz-1")
     assert olga.page.locator("td.name").all_inner_texts() == ["nid1"]
-    web.lrz.sync(view=measured("nid1", "nid2"))
+    web.lrz.sync(views=measured("nid1", "nid2"))
     olga.page.wait_for_selector("td.name >> text=nid2", timeout=20_000)
     assert olga.page.locator("svg.lines").first.locator(".member").count() == 2
     olga.check()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
+import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases, number_of
 
@@ -16,15 +18,23 @@ from tidemill.server.errors import RequestError
 from tidemill.server.read import api_pages, listing, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.wire.api import (
-    TIDE_POINTS_MAX,
-    VIEW_ROWS_MAX,
     ActionRequest,
     AllocationReport,
     FailurePage,
     JobRow,
-    SiteView,
 )
 from tidemill.wire.monitoring import BadNode, TidePoint, TransferView
+from tidemill.wire.views import (
+    BAD_NODES,
+    MODE,
+    ROWS_MAX,
+    TIDE_POINTS_MAX,
+    TYPES,
+    WAITS_FOR,
+    SiteViews,
+    ViewType,
+    packed,
+)
 
 
 @pytest.fixture
@@ -173,16 +183,16 @@ def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
         node="n17", since_us=1, until_us=2, why="starts failed fast", evidence=["after 0.2 s: exit 1"]
     )
     refused = RefusedApplication(name="old", file="old.toml", why="changed")
-    site.sync(view=SiteView(tide=[point], bad_nodes=[node], bad_nodes_total=1, mode="run", refused=[refused]))
+    site.sync(views=packed(tide=[point], bad_nodes=[node], bad_nodes_total=1, mode="run", refused=[refused]))
     (row,) = api_pages.site_rows(world.reader, set())
     assert row.refused == [refused]
     site.sync()  # says nothing new
     found = web_pages.running(world.reader)["s"]
-    assert (found.view.bad_nodes, found.view.mode) == ([node], "run")
+    assert (BAD_NODES.of(found.view.raw), MODE.of(found.view.raw)) == ([node], "run")
     later = TidePoint(minute=now, regular=4.0, ours=4.0, idle=0.0, away=0.0)
     fixed = TidePoint(minute=now - 1, regular=6.0, ours=2.0, idle=0.0, away=0.0)
-    site.sync(view=SiteView(tide=[fixed, later]))
-    assert web_pages.running(world.reader)["s"].view == SiteView()
+    site.sync(views=packed(tide=[fixed, later]))
+    assert web_pages.running(world.reader)["s"].view.raw == {}
     (tide,) = site_views.tides(world.reader, [1], now_us=(now + 1) * 60_000_000, minutes=60).values()
     assert (tide.start + len(tide.points) * tide.step, tide.step) == (now + 2, 1)
     assert tide.points[-3:-1] == [(6.0, 2.0, 0.0, 0.0), (4.0, 4.0, 0.0, 0.0)]
@@ -196,15 +206,15 @@ def test_a_job_whose_inputs_wait_for_room_says_so_as_its_own_site_tells_it(world
     waits = TransferView(
         job=job, way="in", names=["geo"], places=[], tries=0, under_way=False, waits_for="room for 6 GB"
     )
-    other.sync(view=SiteView(transfers=[waits]), want=0)
+    other.sync(views=packed(transfers=[waits]), want=0)
     site.sync(want=0)
     assert world.job(job).waits_for == "running"
-    site.sync(view=SiteView(transfers=[waits]), want=0)
+    site.sync(views=packed(transfers=[waits]), want=0)
     found = world.job(job)
     assert found.waits_for == "stage_full"
     assert "stage_bytes_max" in str(found.waits_hint)
     assert str(found.waits_hint).endswith("; site s: room for 6 GB")
-    site.sync(view=SiteView(), want=0)
+    site.sync(views=packed(mode="run"), want=0)
     assert world.job(job).waits_for == "running"
 
 
@@ -213,22 +223,60 @@ def test_a_site_that_shows_too_much_is_cut_short(world: World) -> None:
     now = world.dispatcher.server_clock.now_us() // 60_000_000
     minutes = [*range(now - 3 * TIDE_POINTS_MAX, now), now + 10_000, -5, 2**61]
     tide = [TidePoint(minute=each, regular=1.0, ours=0.0, idle=0.0, away=0.0) for each in minutes]
-    tide[-10] = TidePoint(minute=now - 8, regular=float("inf"), ours=-1.0, idle=0.0, away=0.0)
-    nodes = [
-        BadNode(node="n\0" * 999, since_us=0, until_us=0, why="w" * 9999, evidence=["e" * 9999] * 99)
-    ] * 999
-    site.sync(view=SiteView(tide=tide, bad_nodes=nodes, bad_nodes_total=999, waits_for="x" * 9999))
-    view = web_pages.running(world.reader)["s"].view
-    assert len(view.bad_nodes) == VIEW_ROWS_MAX
-    assert len(view.bad_nodes[0].evidence) == site_views.TEXTS_MAX
-    assert (
-        max(len(view.waits_for), len(view.bad_nodes[0].why), len(view.bad_nodes[0].node))
-        == site_views.TEXT_MAX
-    )
+    tide[-10] = TidePoint(minute=now - 8, regular=2e9, ours=-1.0, idle=0.0, away=0.0)
+    nodes = [BadNode(node="n\0" * 300, since_us=0, until_us=0, why="w" * 999, evidence=["e" * 600] * 9)] * 150
+    site.sync(views=packed(tide=tide, bad_nodes=nodes, bad_nodes_total=999, waits_for="x" * 9999))
+    raw = web_pages.running(world.reader)["s"].view.raw
+    bad = BAD_NODES.of(raw)
+    assert len(bad) == ROWS_MAX
+    assert len(bad[0].evidence) == site_views.TEXTS_MAX
+    assert max(len(WAITS_FOR.of(raw)), len(bad[0].why), len(bad[0].node)) == site_views.TEXT_MAX
     (found,) = site_views.tides(
         world.reader, [1], now_us=now * 60_000_000, minutes=site_views.MINUTES_KEPT
     ).values()
     assert sum(point is not None for point in found.points) <= TIDE_POINTS_MAX / found.step + 2
+
+
+class Ship(msgspec.Struct):
+    """A row of a view that an extension adds."""
+
+    name: str
+    crew: list[int]
+    speed: float = 1.0
+
+
+SHIPS = ViewType[list[Ship]](
+    "ships", list[Ship], [], rows_max=3, inner_max=2, bytes_max=1_000, legal=lambda each: each.name != "x"
+)
+
+
+@pytest.fixture
+def ships() -> Iterator[None]:
+    """The view, in the table as long as a test runs."""
+    TYPES[SHIPS.name] = SHIPS
+    yield
+    del TYPES[SHIPS.name]
+
+
+@pytest.mark.usefixtures("ships")
+def test_a_view_of_another_part_is_kept_within_its_bounds_and_handed_to_its_page(world: World) -> None:
+    site = Site(world)
+
+    def shown() -> SiteViews:
+        return web_pages.running(world.reader)["s"].view
+
+    fleet = [
+        Ship(name="x", crew=[1]),
+        Ship(name="a\0", crew=[2**62 + 1, 2, 3]),
+        *[Ship(name="b", crew=[])] * 9,
+    ]
+    site.sync(views=packed(ships=fleet, mode="run", unheard_of=[1]))
+    assert sorted(shown().raw) == ["mode", "ships"], "a name that the server does not know is left out"
+    cut = Ship(name="a\N{REPLACEMENT CHARACTER}", crew=[2**62, 2])
+    assert shown()["ships"] == [cut, Ship(name="b", crew=[])]
+    for malformed in ("text", [{"name": 1}], [Ship(name="n" * 2_000, crew=[])]):
+        site.sync(views=packed(ships=malformed, mode="run"))
+        assert (shown()["ships"], shown()["mode"]) == ([], "run"), "it costs the others nothing"
 
 
 def test_old_tide_is_forgotten(world: World) -> None:
@@ -239,7 +287,7 @@ def test_old_tide_is_forgotten(world: World) -> None:
             "upsert_tide", [(1, now - 2 * site_views.MINUTES_KEPT, 1.0, 1.0, 1.0, 1.0)]
         )
     )
-    site.sync(view=SiteView())
+    site.sync(views=packed(mode="run"))
     rows = world.reader.rows("tides", sites=[1], start=0, step=1, until=2**40)
     assert rows == []
 

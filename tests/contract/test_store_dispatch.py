@@ -26,10 +26,10 @@ from tidemill.wire.api import (
     ForgetOrder,
     OutputRow,
     ReleaseReport,
-    SiteView,
     SubmitRequest,
 )
 from tidemill.wire.far import RouteView
+from tidemill.wire.views import packed
 
 # ---- schema ------------------------------------------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ def test_the_ways_of_a_job_are_shown_as_a_site_that_had_it_says(world: World) ->
     way = RouteView(
         job=job, name="f", way="cache", url="root://c//root://o//x", why="through cache `c`: it is far"
     )
-    site.sync(capacity=NEW, view=SiteView(routes=[way]))
-    other.sync(want=0, view=SiteView(routes=[RouteView(job=job, name="f", why="of a site that lies")]))
+    site.sync(capacity=NEW, views=packed(routes=[way]))
+    other.sync(want=0, views=packed(routes=[RouteView(job=job, name="f", why="of a site that lies")]))
 
     assert world.job(job).routes == [way]

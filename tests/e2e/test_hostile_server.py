@@ -21,6 +21,7 @@ from tidemill.wire.api import (
     FetchLogOrder,
     ReleaseReport,
 )
+from tidemill.wire.views import DENIED
 
 PEAK_MB_MAX = 400
 """An idle agent has 60 MB. The largest answer that is read has 32 MB; msgspec's structs of it take six times that."""
@@ -368,7 +369,7 @@ def test_staff_deny_a_submitter_whatever_the_server_says(site: Site) -> None:
     refused(site, [(spec, "denies submitter `mallory`: mines coins")], owner="mallory")
     assert "mallory: mines coins" in site.tidemill("status").stdout
     site.wait_for(
-        lambda: any(each.view and each.view.denied == ["mallory"] for each in site.server.requests),
+        lambda: any(DENIED.of(each.views) == ["mallory"] for each in site.server.requests),
         "the server is told",
     )
     assert site.tidemill("allow", "malory", "--reason", "x").returncode == 2

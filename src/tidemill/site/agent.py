@@ -101,8 +101,8 @@ class Agent:
         if self.exchange.is_due(capacity):
             self.site.epoch.check()  # before offers and view count as sent
             offers = self.offers.take(again=sync.failures > 0)
-            view = self.views.take(is_received=not sync.failures)
-            self.exchange.send(capacity, offers=offers, view=view)
+            views = self.views.take(is_received=not sync.failures)
+            self.exchange.send(capacity, offers=offers, views=views)
 
     def _clean(self) -> None:
         """Forget what is over: staged inputs, finished fleets; read changed applications."""

@@ -27,24 +27,15 @@ from tidemill.wire.capacity import HOLDS_MAX as HOLDS_MAX
 from tidemill.wire.capacity import NEAR_MAX as NEAR_MAX
 from tidemill.wire.capacity import UNSTARTED_CHARACTERS_MAX as UNSTARTED_CHARACTERS_MAX
 from tidemill.wire.capacity import Capacity as Capacity
-from tidemill.wire.far import CacheView, ReadView, RouteView
+from tidemill.wire.far import CacheView, RouteView
 from tidemill.wire.hospital import Cure, StayRow
 from tidemill.wire.monitoring import (
-    AllocationSamples,
-    BadNode,
-    GrantView,
-    RegularWaits,
     SiteSums,
-    StagingView,
-    TidePoint,
-    TransferView,
 )
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
 SUBMIT_JOBS_MAX = 10_000
-VIEW_ROWS_MAX = 100  #: of each list of a `SiteView` but the tide
-TIDE_POINTS_MAX = 1_440  #: a day of minutes
 PAGE_MAX = 1_000
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 REPORTS_MAX = 20_000
@@ -678,30 +669,6 @@ Order = (
 )
 
 
-class SiteView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site reports for display only: no decision depends on it. A list has its newest VIEW_ROWS_MAX rows;
-    `tide` has the minutes that no answered sync has reported yet, at most TIDE_POINTS_MAX."""
-
-    tide: list[TidePoint] = []
-    bad_nodes: list[BadNode] = []
-    bad_nodes_total: int = 0
-    transfers: list[TransferView] = []
-    transfers_total: int = 0
-    grants: list[GrantView] = []
-    mode: str = ""  #: `run`, `observe`
-    waits_for: str = ""  #: why no more nodes are asked for
-    stopped: str = ""  #: why the site is stopped, empty = it is not
-    denied: list[str] = []  #: submitters whose jobs its staff do not let run
-    routes: list[RouteView] = []  #: of the jobs whose inputs were laid out last
-    caches: list[CacheView] = []
-    reads: list[ReadView] = []  #: of the jobs that were traced last
-    samples: list[AllocationSamples] = []  #: of nodes; VIEW_SAMPLES_MAX in all
-    staging: list[StagingView] = []
-    sums: SiteSums | None = None  #: None = of an agent that does not report them
-    waits: list[RegularWaits] = []  #: of other users, today
-    refused: list[RefusedApplication] = []
-
-
 class SyncRequest(msgspec.Struct, kw_only=True):
     """What happened since, and what the site could take."""
 
@@ -714,7 +681,9 @@ class SyncRequest(msgspec.Struct, kw_only=True):
     offers: list[AppOffer] | None  #: None = unchanged since the last sync of this epoch
     capacity: Capacity
     allocations: dict[str, int] = {}  #: number by state, for the site's page
-    view: SiteView | None = None  #: None = unchanged since the last one that was sent
+    views: dict[
+        str, msgspec.Raw
+    ] = {}  #: for people, see `wire/views`; empty = unchanged since the last that were sent
 
 
 class SyncReply(msgspec.Struct, kw_only=True):

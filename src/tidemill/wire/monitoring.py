@@ -88,7 +88,7 @@ class AwaitedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """What a site's work waits for. Times are microseconds since 1970, 0 = none.
 
     `asked_us`: since when the oldest allocation is asked for whose pilots are not at work; `next_us`: when the site
-    polls its batch system next, at the latest; `why`: why no more nodes are asked for, as `SiteView.waits_for`; of a
+    polls its batch system next, at the latest; `why`: why no more nodes are asked for, as the view `waits_for`; of a
     stopped site why, and what ends it. `polled_us`: of the poll that `hindrances` and `queued` are from: `why` in
     figures, and what the batch system says of allocations that wait. `starting`: allocations that run by the word of
     the batch system, and whose pilots have not been heard; `asked`: all whose pilots are not at work.

@@ -15,9 +15,10 @@ from tidemill.server.archive import operation
 from tidemill.server.archive.live import MONTH, export
 from tidemill.server.archive.operation import month_of
 from tidemill.server.archive.parquet import COLUMNS, OPERATION, Archive
-from tidemill.wire.api import AllocationReport, AppOffer, SiteView, StartCost
+from tidemill.wire.api import AllocationReport, AppOffer, StartCost
 from tidemill.wire.far import CacheFigures, CacheView
 from tidemill.wire.monitoring import BadNode, GrantView, StagingView, TidePoint
+from tidemill.wire.views import RawViews, packed
 
 pytest.importorskip("pyarrow")
 
@@ -89,7 +90,7 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
             start=StartCost(runs=4, ops=50, failed=20, files=9, opens=12, opens_failed=6),
         )
     ]  # fmt: skip
-    kept.site.sync(ended("a", now), ended("b", now, "ACTIVE"), view=view)
+    kept.site.sync(ended("a", now), ended("b", now, "ACTIVE"), views=view)
     changed = operation.keep(kept.world.reader, kept.archive, now_us=now)
     assert len(changed) == len(OPERATION)
     directory = kept.archive.directory
@@ -116,8 +117,8 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
     assert len(told(directory, "hours")) == 1, "what the database forgot is kept"
 
 
-def _view(now: int) -> SiteView:
-    return SiteView(
+def _view(now: int) -> RawViews:
+    return packed(
         tide=[TidePoint(minute=now // 60_000_000 - 1, regular=5, ours=2, idle=3, away=0)],
         grants=[GrantView(account="hep1", granted=100, used=40, open=5, left=55)],
         bad_nodes=[BadNode(node="n1", since_us=now - 9, until_us=now, why="starts fail", evidence=[])],

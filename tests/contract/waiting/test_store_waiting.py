@@ -18,8 +18,9 @@ from tidemill.model.job import JobSpec
 from tidemill.server.core.campaign_names import find
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
-from tidemill.wire.api import Capacity, JobRow, SiteView
+from tidemill.wire.api import Capacity, JobRow
 from tidemill.wire.monitoring import AwaitedNodes, TransferView
+from tidemill.wire.views import packed
 
 SHARED = NodeCounts(nodes=6, shared=6, free_min=3, free_max=3, cores=8)
 ON_SHARED = (
@@ -196,7 +197,7 @@ def test_a_job_whose_inputs_are_fetched_says_so(world: World) -> None:
     move = TransferView(
         job=job, way="in", names=["events"], places=["https://dav.example.org"], tries=2, under_way=True
     )
-    site.sync(capacity=capacity(unstarted=str(job)), view=SiteView(transfers=[move]))
+    site.sync(capacity=capacity(unstarted=str(job)), views=packed(transfers=[move]))
     found = world.job(job)
     assert (found.waits_for, found.row.phase) == ("fetching", "ASSIGNED")
     assert found.waits_hint == (

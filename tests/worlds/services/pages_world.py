@@ -32,7 +32,6 @@ from tidemill.wire.api import (
     LogReport,
     OutputRow,
     PayloadUsage,
-    SiteView,
     StartCost,
     SubmitReply,
     SubmitRequest,
@@ -41,6 +40,7 @@ from tidemill.wire.api import (
 )
 from tidemill.wire.far import CacheFigures, CacheView, ReadView
 from tidemill.wire.monitoring import BadNode, GrantView, RegularWaits, TidePoint, TransferView
+from tidemill.wire.views import RawViews, packed
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"></script><script>document.title='taken'</script>"
 EVENT_S = 4.0
@@ -68,14 +68,15 @@ class SiteSide:
         self.have = self.n = 0
 
     def sync(
-        self, *reports: Any, want: float = 0.0, ranges: int = 50, view: SiteView | None = None
+        self, *reports: Any, want: float = 0.0, ranges: int = 50, views: RawViews | None = None
     ) -> list[Any]:
         for report in reports:
             self.n += 1
             report.n = self.n
         request = SyncRequest(
             site=self.name, epoch=1, host=f"login1.{self.name}.example", version="0.1.0", reports=list(reports),
-            have=self.have, offers=[_offer(app, self.says) for app in self.apps] if not self.have else None, view=view,
+            have=self.have, offers=[_offer(app, self.says) for app in self.apps] if not self.have else None,
+            views=views or {},
             capacity=Capacity(
                 want_core_s=want, want_ranges_max=ranges, slot_cores_max=8, slot_memory_mb_max=16_000, devices={},
                 event_s={}, nodes=self.nodes, busy_cores=8 * self.nodes // 4, adhoc=False, limits=True,
@@ -221,7 +222,7 @@ class PagesWorld:
 
     def end_hostile(self) -> None:
         """Its site shows nothing more: other tests look at the same pages."""
-        self.hostile.sync(view=SiteView())
+        self.hostile.sync(views=packed(mode="run"))
 
     def _wards(self) -> dict[str, dict[str, Any]]:
         status, reply = self.server.call("GET", "/v1/wards")
@@ -317,7 +318,7 @@ class PagesWorld:
         ]  # fmt: skip
         grants = [GrantView(account="phy123", granted=20_000, used=7_312.5, open=96, left=12_191.5)]
         self.titan.sync(
-            view=SiteView(
+            views=packed(
                 tide=tide(512, phase=0.1), bad_nodes=[bad], bad_nodes_total=1, transfers=moving, transfers_total=2,
                 grants=grants, waits=regular_waits(), mode="run", caches=caches(now_us), reads=reads(self.long),
                 samples=[node_series.samples("tm-titan-7", NODES, until_us=now_us, slow=NODES[-1])],
@@ -332,14 +333,14 @@ class PagesWorld:
             total=CacheFigures(opens=900, served=6 * 10**11, hit=10**11, fetched=7 * 10**11, again=5 * 10**11),
         )  # fmt: skip
         self.theta.sync(
-            view=SiteView(
+            views=packed(
                 tide=tide(128, phase=0.5),
                 mode="run",
                 waits_for="a regular job starts at 14:20",
                 caches=[small],
             )
         )
-        self.lrz.sync(view=SiteView(tide=tide(64, phase=0.8), mode="observe"))
+        self.lrz.sync(views=packed(tide=tide(64, phase=0.8), mode="observe"))
 
     def be_hostile(self) -> int:
         """A job at a site that writes markup wherever it may; its number."""
@@ -379,7 +380,7 @@ class PagesWorld:
         bad = BadNode(node=EVIL, since_us=now_us, until_us=now_us + 10**9, why=EVIL, evidence=[EVIL])
         moving = TransferView(job=number, way="in", names=[EVIL], places=[EVIL], tries=0, under_way=True)
         grant = GrantView(account=EVIL, granted=1.0, used=0.0, open=0.0, left=1.0)
-        view = SiteView(
+        view = packed(
             tide=tide(4, phase=0.3, minutes=30), bad_nodes=[bad], bad_nodes_total=1, transfers=[moving],
             transfers_total=1, grants=[grant], waits=evil_waits(), mode=EVIL, waits_for=EVIL,
             caches=[
@@ -392,7 +393,7 @@ class PagesWorld:
             reads=[ReadView(job=number, app=EVIL, way=EVIL, place=EVIL, waits=1, wait_log2_us=[0] * 60 + [1])],
         )  # fmt: skip
         measured = msgspec.structs.replace(allocation, name="tm-hostile")
-        site.sync(report, allocation, measured, view=view)
+        site.sync(report, allocation, measured, views=view)
         self.hostile = site
         if self.downtimes is not None:
             with self.downtimes.open("a") as file:

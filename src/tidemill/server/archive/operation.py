@@ -23,10 +23,10 @@ from tidemill.server.archive.parquet import (
     schema_of,
 )
 from tidemill.server.database.store import Session
-from tidemill.wire.api import AppOffer, SiteView
+from tidemill.wire.api import AppOffer
+from tidemill.wire.views import BAD_NODES, CACHES, GRANTS, STAGING, SiteViews
 
 AGAIN_US = 8 * 86_400_000_000  #: how far back records are read: a site may be unreachable for a week
-_VIEW = msgspec.json.Decoder(SiteView)
 _OFFERS = msgspec.json.Decoder(list[AppOffer])
 Rows = list[tuple[Any, ...]]
 
@@ -90,14 +90,14 @@ def _records(session: Session, since_us: int) -> dict[str, Rows]:
 
 def _of_view(found: dict[str, Rows], site: str, at_us: int, body: bytes) -> None:
     try:
-        view = _VIEW.decode(body)
+        views = SiteViews.stored(body).raw
     except UNDECODABLE:  # of another version: pages leave it out, too
         return
-    for grant in view.grants:
+    for grant in GRANTS.of(views):
         found["grants"].append(
             (site, grant.account, at_us, grant.granted, grant.used, grant.open, grant.left)
         )
-    for cache in view.caches:
+    for cache in CACHES.of(views):
         total = cache.total
         if cache.state != "other":
             found["caches"].append((
@@ -105,12 +105,12 @@ def _of_view(found: dict[str, Rows], site: str, at_us: int, body: bytes) -> None
                 total.fetched,
                 total.bypass, total.again, cache.wire_origin, cache.restarts,
             ))  # fmt: skip
-    for line in view.staging:
+    for line in STAGING.of(views):
         sums = (line.files, line.bytes, line.ms, line.square_ms, line.max_ms)
         key = (site, line.nodes, line.way, line.since_us)
         found["staging"].append((*key, at_us, *sums))
         found["staging_times"] += [(*key, edge_ms, at_us, files) for edge_ms, files in line.times]
-    for node in view.bad_nodes:
+    for node in BAD_NODES.of(views):
         found["quarantine"].append((site, node.node, node.since_us, node.until_us, node.why))
 
 

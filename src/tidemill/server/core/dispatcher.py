@@ -59,6 +59,7 @@ from tidemill.wire.api import (
     SyncReply,
     SyncRequest,
 )
+from tidemill.wire.views import SAMPLES
 
 HALF_LIFE_S = 7 * 86400.0
 """Half-life of past usage of owners and campaigns in the fair share: what was used a month ago counts a sixteenth."""
@@ -178,8 +179,8 @@ class Dispatcher:
 
         reply = self.writer.write(act)
         self.site_watch.hear(request.site)
-        if request.view is not None:
-            self.node_samples.take(request.site, request.view.samples)
+        if request.views:
+            self.node_samples.take(request.site, SAMPLES.of(request.views))
         self.meters.observe("tidemill_server_sync_seconds", clock.monotonic_s() - began_s)
         for name, messages in (("reports", request.reports), ("orders", reply.orders)):
             for kind, number in Counter(map(type, messages)).items():

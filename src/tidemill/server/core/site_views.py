@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,48 +17,70 @@ from tidemill.model.figures.awaited import (
     NodeCounts,
     QueuedReason,
 )
-from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.trouble import RefusedApplication
 from tidemill.server.core.breakers import TIME_US_MAX
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.wire.api import (
-    TIDE_POINTS_MAX,
-    UNSTARTED_CHARACTERS_MAX,
-    VIEW_ROWS_MAX,
-    SiteView,
-)
+from tidemill.wire.api import UNSTARTED_CHARACTERS_MAX
 from tidemill.wire.capacity import unstarted_text
-from tidemill.wire.far import CacheFigures, CacheView, RouteView
-from tidemill.wire.monitoring import AwaitedNodes, BadNode, SiteSums, TidePoint, TransferView
+from tidemill.wire.far import RouteView
+from tidemill.wire.monitoring import AwaitedNodes, TidePoint, TransferView
+from tidemill.wire.views import ROUTES, TIDE, TRANSFERS, TYPES, SiteViews, ViewType
 
 MINUTES_KEPT = 31 * 1_440
 AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of the server's
 TEXT_MAX = 500
 TEXTS_MAX = 5
-DATASETS_MAX = 20
-BINS_MAX = 64
 NUMBER_MAX = 2**62
 NODES_MAX = 1e9
 BINS = 240  #: steps that a drawing of the tide has
 _ENCODER = msgspec.json.Encoder()
-_VIEW = msgspec.json.Decoder(SiteView)
+_UNFIT = object()
 
 
-def keep(work: UnitOfWork, site: Site, view: SiteView) -> None:
+def keep(work: UnitOfWork, site: Site, views: Mapping[str, msgspec.Raw]) -> None:
     """Store what a site shows. What is too much, too long or from another time is left out: it is for people only."""
     now = work.now_us // 60_000_000
     points = {
         each.minute: (site.id, each.minute, each.regular, each.ours, each.idle, each.away)
-        for each in view.tide[-TIDE_POINTS_MAX:]
+        for each in TIDE.of(views)[-TIDE.rows_max :]
         if now - MINUTES_KEPT < each.minute <= now + AHEAD_MAX and _legal(each)
     }
     work.session.many("upsert_tide", list(points.values()))
     work.session.run("prune_tide", site=site.id, before=now - MINUTES_KEPT)
-    body = _ENCODER.encode(within_range(_bounded(view)))
-    work.session.run("upsert_view", site=site.id, at_us=work.now_us, body=body)
+    kept = {
+        name: bounded(kind, kind.of(views)) for name, kind in TYPES.items() if kind.is_kept and name in views
+    }
+    work.session.run("upsert_view", site=site.id, at_us=work.now_us, body=_ENCODER.encode(kept))
+
+
+def bounded(kind: ViewType[Any], value: Any) -> Any:
+    """A view within its bounds: rows that cannot be shown are left out, texts and lists are cut."""
+    if not isinstance(value, list):
+        return kind.empty if (found := _bounded(value, kind.inner_max)) is _UNFIT else found
+    rows = (_bounded(each, kind.inner_max) for each in value[: kind.rows_max])
+    return [each for each in rows if each is not _UNFIT and (kind.legal is None or kind.legal(each))]
+
+
+def _bounded(value: Any, length: int) -> Any:
+    """The same with texts and lists cut, and every whole number between -NUMBER_MAX and NUMBER_MAX: pages divide them
+    and show them as dates. _UNFIT where a number is not finite, which would break the JSON of every reader."""
+    if isinstance(value, str):
+        return _short(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return min(max(value, -NUMBER_MAX), NUMBER_MAX)
+    if isinstance(value, float) and not math.isfinite(value):
+        return _UNFIT
+    if isinstance(value, list | tuple):
+        cut = value[: TEXTS_MAX if value and isinstance(value[0], str) else length]
+        items = [_bounded(each, length) for each in cut]
+        return _UNFIT if any(each is _UNFIT for each in items) else type(value)(items)
+    if isinstance(value, msgspec.Struct):
+        changed = {name: _bounded(getattr(value, name), length) for name in value.__struct_fields__}
+        is_unfit = any(each is _UNFIT for each in changed.values())
+        return _UNFIT if is_unfit else msgspec.structs.replace(value, **changed)
+    return value
 
 
 def awaited(nodes: AwaitedNodes | None) -> AwaitedNodes | None:
@@ -122,22 +144,6 @@ def add_unstarted(site: Site, jobs: Collection[int]) -> None:
     capacity.unstarted = unstarted_text(known)
 
 
-def within_range(value: Any) -> Any:
-    """The same with every whole number between -NUMBER_MAX and NUMBER_MAX: pages divide them and show them as dates."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return min(max(value, -NUMBER_MAX), NUMBER_MAX)
-    if isinstance(value, list):
-        return [within_range(each) for each in value]
-    if isinstance(value, msgspec.Struct):
-        changed = {name: within_range(getattr(value, name)) for name in value.__struct_fields__}
-        return msgspec.structs.replace(value, **changed)
-    return value
-
-
-def _is_amount(seconds: float) -> bool:
-    return math.isfinite(seconds) and 0 <= seconds <= NUMBER_MAX
-
-
 def _legal(point: TidePoint) -> bool:
     return all(
         math.isfinite(each) and 0 <= each <= NODES_MAX
@@ -145,122 +151,42 @@ def _legal(point: TidePoint) -> bool:
     )
 
 
-def _bounded(view: SiteView) -> SiteView:
-    return SiteView(
-        bad_nodes=[
-            BadNode(
-                node=_short(each.node), since_us=each.since_us, until_us=each.until_us, why=_short(each.why),
-                evidence=_shorts(each.evidence),
-            )
-            for each in view.bad_nodes[:VIEW_ROWS_MAX]
-        ],
-        bad_nodes_total=view.bad_nodes_total,
-        transfers=[
-            TransferView(
-                job=each.job, way=_short(each.way), names=_shorts(each.names), places=_shorts(each.places),
-                tries=each.tries, under_way=each.under_way, waits_for=_short(each.waits_for),
-            )
-            for each in view.transfers[:VIEW_ROWS_MAX]
-        ],
-        transfers_total=view.transfers_total,
-        grants=[
-            msgspec.structs.replace(each, account=_short(each.account))
-            for each in view.grants[:VIEW_ROWS_MAX]
-            if all(map(math.isfinite, (each.granted, each.used, each.open, each.left)))
-        ],
-        mode=_short(view.mode), waits_for=_short(view.waits_for), stopped=_short(view.stopped),
-        denied=[_short(each) for each in view.denied[:VIEW_ROWS_MAX]],
-        routes=[
-            msgspec.structs.replace(
-                each, name=_short(each.name), way=_short(each.way), url=_short(each.url), why=_short(each.why)
-            )
-            for each in view.routes[:VIEW_ROWS_MAX]
-        ],
-        caches=[_cache(each) for each in view.caches[:VIEW_ROWS_MAX]],
-        reads=[
-            msgspec.structs.replace(
-                each, app=_short(each.app), way=_short(each.way), place=_short(each.place),
-                wait_log2_us=each.wait_log2_us[:BINS_MAX],
-            )
-            for each in view.reads[:VIEW_ROWS_MAX]
-        ],
-        staging=[msgspec.structs.replace(each, way=_short(each.way)) for each in view.staging[:VIEW_ROWS_MAX]],
-        sums=None if view.sums is None else _sums(view.sums),
-        waits=[
-            each
-            for each in view.waits[:VIEW_ROWS_MAX]
-            if each.size in SIZES and each.length in LENGTHS and each.jobs > 0 and _is_amount(each.wait_s)
-            and _is_amount(each.share_s)
-        ],
-        refused=[
-            RefusedApplication(name=_short(each.name), file=_short(each.file), why=_short(each.why))
-            for each in view.refused[:VIEW_ROWS_MAX]
-        ],
-    )  # fmt: skip
-
-
-def _sums(sums: SiteSums) -> SiteSums:
-    """Numbers that are not finite would break the JSON of every reader."""
-    areas = [
-        msgspec.structs.replace(each, area=_short(each.area))
-        for each in sums.areas[:VIEW_ROWS_MAX]
-        if all(
-            math.isfinite(value or 0.0) for value in (each.ops, each.bytes, each.ops_per_s, each.bytes_per_s)
-        )
-    ]
-    harm_s = sums.harm_s if sums.harm_s is not None and math.isfinite(sums.harm_s) else None
-    moves = [msgspec.structs.replace(each, way=_short(each.way)) for each in sums.moves[:VIEW_ROWS_MAX]]
-    return SiteSums(since_us=sums.since_us, at_us=sums.at_us, moves=moves, areas=areas, harm_s=harm_s)
-
-
-def _cache(each: CacheView) -> CacheView:
-    return msgspec.structs.replace(
-        each, name=_short(each.name), url=_short(each.url), form=_short(each.form), state=_short(each.state),
-        findings=_shorts(each.findings), believe=_short(each.believe), total=_figures(each.total),
-        datasets=[_figures(row) for row in each.datasets[:DATASETS_MAX]],
-    )  # fmt: skip
-
-
-def _figures(each: CacheFigures) -> CacheFigures:
-    return msgspec.structs.replace(each, name=_short(each.name))
-
-
 def _short(text: str) -> str:
     return clean(text, TEXT_MAX)
 
 
-def _shorts(texts: list[str]) -> list[str]:
-    return [_short(each) for each in texts[:TEXTS_MAX]]
-
-
-def told(session: Session) -> dict[int, tuple[int, SiteView]]:
+def told(session: Session) -> dict[int, tuple[int, SiteViews]]:
     """What each site showed last and when, by the site's number."""
-    return {site: (at_us, _VIEW.decode(bytes(body))) for site, at_us, body in session.rows("views")}
+    return {site: (at_us, SiteViews.stored(bytes(body))) for site, at_us, body in session.rows("views")}
 
 
 def awaited_inputs(session: Session, job: int, having: Container[int]) -> tuple[int, str] | None:
     """The site, of those that have the job, at which its inputs wait for room, and for how much; None where none has
     said so."""
-    for site, (_, view) in told(session).items():
-        for each in view.transfers if site in having else ():
-            if each.job == job and each.waits_for:
-                return site, each.waits_for
+    for site, each in _transfers(session, job, having):
+        if each.waits_for:
+            return site, each.waits_for
     return None
 
 
 def fetched_inputs(session: Session, job: int, having: Container[int]) -> tuple[int, TransferView] | None:
     """The site, of those that have the job, that fetches its inputs, and which; None where none has said so."""
-    for site, (_, view) in told(session).items():
-        for each in view.transfers if site in having else ():
-            if each.job == job and each.way == "in" and each.under_way:
-                return site, each
+    for site, each in _transfers(session, job, having):
+        if each.way == "in" and each.under_way:
+            return site, each
     return None
+
+
+def _transfers(session: Session, job: int, having: Container[int]) -> Iterator[tuple[int, TransferView]]:
+    for site, (_, views) in told(session).items():
+        if site in having:
+            yield from ((site, each) for each in TRANSFERS.of(views.raw) if each.job == job)
 
 
 def routes_of(session: Session, job: int, having: Container[int]) -> list[RouteView]:
     """By which ways payloads of a job read what they open, as the sites that had it said last."""
-    views = ((site, view) for site, (_, view) in told(session).items() if site in having)
-    return [each for _, view in views for each in view.routes if each.job == job]
+    views = (views for site, (_, views) in told(session).items() if site in having)
+    return [each for shown in views for each in ROUTES.of(shown.raw) if each.job == job]
 
 
 class TideSeries(msgspec.Struct, frozen=True):

@@ -71,8 +71,8 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
         _LOG.warning("reports.refused", site=site.name, unlogged=work.complaints - COMPLAINTS_MAX)
     if fresh:
         site.acked = fresh[-1].n
-    if request.view is not None:
-        site_views.keep(work, site, request.view)
+    if request.views:
+        site_views.keep(work, site, request.views)
     pending = _pending(work, site, request.have, returned=returned)
     room = min(LEASES_MAX, PENDING_MAX - len(pending) - len(work.new_orders(site.id)))
     more = leasing.lease(work, site, room, rules)

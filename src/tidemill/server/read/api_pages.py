@@ -70,6 +70,7 @@ from tidemill.wire.api import (
     SiteRow,
 )
 from tidemill.wire.core_hours import PlacementRow
+from tidemill.wire.views import CACHES, REFUSED, SUMS
 
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100
@@ -508,7 +509,7 @@ def site_rows(
         leased[site] += int(events)
     views = site_views.told(session) if counts_leased else {}
     caches = {
-        site: [msgspec.structs.replace(each, datasets=[]) for each in view.caches]
+        site: [msgspec.structs.replace(each, datasets=[]) for each in CACHES.of(view.raw)]
         for site, (_, view) in views.items()
     }
     return [
@@ -517,8 +518,8 @@ def site_rows(
             host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity, owner),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
             remarks=unused_patterns(site), caches=caches.get(site.id, []),
-            sums=views[site.id][1].sums if site.id in views else None,
-            refused=views[site.id][1].refused if site.id in views else [],
+            sums=SUMS.of(views[site.id][1].raw) if site.id in views else None,
+            refused=REFUSED.of(views[site.id][1].raw) if site.id in views else [],
         )
         for site in sites(session)
         if site.capacity is not None

@@ -26,8 +26,8 @@ from tidemill.wire.api import (
     FailurePage,
     FailureRow,
     JobRow,
-    SiteView,
 )
+from tidemill.wire.views import SiteViews
 
 CAMPAIGN_SORTS = ("newest", "name", "jobs", "open", "failed", "time", "ended")
 OFFSET_MAX = 100_000
@@ -176,7 +176,7 @@ class SiteActivity(NamedTuple):
 
     jobs: dict[str, int]
     seen_us: int
-    view: SiteView
+    view: SiteViews
 
 
 def running(session: Session) -> dict[str, SiteActivity]:
@@ -190,7 +190,7 @@ def running(session: Session) -> dict[str, SiteActivity]:
             states[site][JOB_STATES[state]] = jobs
     told = site_views.told(session)
     return {
-        name: SiteActivity(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()
+        name: SiteActivity(states[site], *told.get(site, (0, SiteViews()))) for site, name in names.items()
     }
 
 

@@ -10,6 +10,7 @@ from tidemill.model.quantities import duration_text
 from tidemill.server.read import web_pages
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.far import CacheFigures, CacheView, ReadView
+from tidemill.wire.views import CACHES, READS
 
 READS_SHOWN = 100
 
@@ -37,8 +38,8 @@ def listing(ask: PageRequest, made: Pages) -> str:
     reads: list[tuple[str, ReadView]] = []
     for name, shown in sorted(web_pages.running(ask.session).items()):
         if own in (None, name):
-            caches += [CacheCard(name, each) for each in shown.view.caches]
-            reads += [(name, each) for each in shown.view.reads]
+            caches += [CacheCard(name, each) for each in CACHES.of(shown.view.raw)]
+            reads += [(name, each) for each in READS.of(shown.view.raw)]
     owners = web_pages.owners(ask.session, sorted({each.job for _, each in reads if 0 < each.job < 2**62}))
     mine = [row for row in reads if owner in (None, owners.get(row[1].job))]
     return made.show(

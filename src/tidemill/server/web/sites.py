@@ -17,8 +17,9 @@ from tidemill.server.web.files import may_download
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import AppOffer, DrainRequest, SiteRow, SiteView
+from tidemill.wire.api import AppOffer, DrainRequest, SiteRow
 from tidemill.wire.monitoring import BadNode, RegularWaits, TransferView
+from tidemill.wire.views import BAD_NODES, BAD_NODES_TOTAL, TRANSFERS, TRANSFERS_TOTAL, WAITS, SiteViews
 
 SPANS = {"24h": 1_440, "1h": 60, "6h": 360, "7d": 7 * 1_440, "30d": 30 * 1_440}
 SPAN_ORDER = ("1h", "6h", "24h", "7d", "30d")
@@ -31,7 +32,7 @@ class SiteCard(NamedTuple):
 
     row: SiteRow
     jobs: dict[str, int]
-    view: SiteView
+    view: SiteViews
     seen_us: int
     tide: site_views.TideSeries | None
     shares: tuple[float, float, float, float]
@@ -119,7 +120,7 @@ def site(ask: PageRequest, made: Pages) -> str:
         allocations = page.rows
     return made.show(
         ask, "site.html", site=card, row=card.row, view=card.view, span=span, spans=SPAN_ORDER,
-        sees=sees, allocations=allocations, waits=wait_rows(card.view.waits), can_drain=ask.may(Act.DRAIN),
+        sees=sees, allocations=allocations, waits=wait_rows(WAITS.of(card.view.raw)), can_drain=ask.may(Act.DRAIN),
         after=web_pages.reached(ask.session),
     )  # fmt: skip
 
@@ -164,8 +165,9 @@ def nodes(ask: PageRequest, made: Pages) -> str:
     total = 0
     for name, more in sorted(web_pages.running(ask.session).items()):
         if own in (None, name) and ask.query.text("site") in (None, name):
-            rows += [(name, each) for each in more.view.bad_nodes]
-            total += max(more.view.bad_nodes_total, len(more.view.bad_nodes))
+            bad = BAD_NODES.of(more.view.raw)
+            rows += [(name, each) for each in bad]
+            total += max(BAD_NODES_TOTAL.of(more.view.raw), len(bad))
     rows.sort(key=lambda each: -each[1].since_us)
     size, page = ask.query.size(), ask.query.number("page") or 0
     begin = page * size
@@ -181,9 +183,10 @@ def transfers(ask: PageRequest, made: Pages) -> str:
     moving: list[tuple[str, int, TransferView]] = []
     more = 0
     for name, shown in sorted(web_pages.running(ask.session).items()):
-        moving += [(name, shown.seen_us, each) for each in shown.view.transfers]
+        of_site = TRANSFERS.of(shown.view.raw)
+        moving += [(name, shown.seen_us, each) for each in of_site]
         if owner is None:  # the view does not name the owners of the others
-            more += max(0, shown.view.transfers_total - len(shown.view.transfers))
+            more += max(0, TRANSFERS_TOTAL.of(shown.view.raw) - len(of_site))
     owners = web_pages.owners(
         ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62})
     )

@@ -11,7 +11,8 @@ from tidemill.site.link.sync import Sync
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.activity import ActivityReport
-from tidemill.wire.api import REPORTS_MAX, AppOffer, ArrivedReport, Capacity, Report, SiteView, SyncRequest
+from tidemill.wire.api import REPORTS_MAX, AppOffer, ArrivedReport, Capacity, Report, SyncRequest
+from tidemill.wire.views import RawViews
 
 Kinds = frozenset[type]
 NEWER: Kinds = frozenset((ActivityReport, ArrivedReport))
@@ -47,8 +48,8 @@ class Exchange:
         is_pressing = bool(reports) or (_wants(capacity) and (self.sync.more or not self._has_asked))
         return self.sync.is_due(presses=is_pressing)
 
-    def send(self, capacity: Capacity, *, offers: list[AppOffer] | None, view: SiteView | None) -> None:
-        """Send a request; `offers` and `view` are None where the server has them."""
+    def send(self, capacity: Capacity, *, offers: list[AppOffer] | None, views: RawViews) -> None:
+        """Send a request; `offers` is None and `views` empty where the server has them."""
         site, state = self._site, self._site.state
         self._has_asked = _wants(capacity)
         allocations = dict(Counter(each.shown for each in state.allocations.values()))
@@ -63,7 +64,7 @@ class Exchange:
                 offers=offers,
                 capacity=capacity,
                 allocations=allocations,
-                view=view,
+                views=views,
             )
         )
 

@@ -28,8 +28,8 @@ from tidemill.site.watch.exporter import listener_of
 from tidemill.site.watch.metrics import of_calls, samples_of
 from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.site.watch.views import TEXT_MAX, Shown, node_counts
-from tidemill.wire.api import VIEW_ROWS_MAX
 from tidemill.wire.monitoring import BadNode, RegularWaits
+from tidemill.wire.views import ROWS_MAX
 
 BEATS = 3
 """The number of heartbeats between two beats of the figures: 15 s unless configured otherwise."""
@@ -130,14 +130,14 @@ class StatusBoard:
             nodes={} if snapshot is None else dict(node_counts(snapshot)),
             grants=list(ledger.lines),
             left_node_s=ledger.node_s_left if ledger.node_s_left < UNBOUNDED_S else None,
-            bad_nodes=[_bad_node(each) for each in bad[:VIEW_ROWS_MAX]],
+            bad_nodes=[_bad_node(each) for each in bad[:ROWS_MAX]],
             bad_nodes_total=len(bad),
             troubles=harvesting.fleets.granting.troubles.shown(),
             data=self._data.figures(),
             areas=list(self._areas()),
             harm=self._harm(),
             waits=list(self._waits()),
-            caches=self._shown.caches.views()[:VIEW_ROWS_MAX],
+            caches=self._shown.caches.views()[:ROWS_MAX],
             figures=self._figures,
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,11 +28,6 @@ from tidemill.site.state.status import SiteStatus
 from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.site.watch.node_samples import NodeSamples
 from tidemill.site.watch.staging_times import StagingTimes
-from tidemill.wire.api import (
-    TIDE_POINTS_MAX,
-    VIEW_ROWS_MAX,
-    SiteView,
-)
 from tidemill.wire.far import RouteView
 from tidemill.wire.monitoring import (
     AreaSums,
@@ -42,6 +37,7 @@ from tidemill.wire.monitoring import (
     TidePoint,
     TransferView,
 )
+from tidemill.wire.views import ROWS_MAX, TIDE_POINTS_MAX, RawViews, packed
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0
@@ -128,8 +124,9 @@ class Views:
         self.staging = StagingTimes(clock.now_us())
         self._next_sample_s = 0.0
         self._next_view_s = 0.0
-        self._sent: SiteView | None = None
-        self._received: SiteView | None = None
+        self._sent: RawViews | None = None
+        self._tide_sent: list[TidePoint] = []
+        self._received: RawViews | None = None
 
     def sample(self) -> None:
         """Count nodes when it is time."""
@@ -149,55 +146,52 @@ class Views:
             counts = (0, ours, max(0, self._machine.nodes - ours), 0)
         self._tide.note(clock.now_us() / 1e6, counts)
 
-    def take(self, *, is_received: bool) -> SiteView | None:
-        """The view for the next sync; None = nothing new, or it is too soon. `is_received`: the server has answered the
-        last sync; else what that one carried is sent again."""
-        state = self._site.state
+    def take(self, *, is_received: bool) -> RawViews:
+        """The views for the next sync; empty = nothing new, or it is too soon. `is_received`: the server has answered
+        the last sync; else what that one carried is sent again."""
         self._settle(is_received=is_received)
         now_s = clock.monotonic_s()
         if now_s < self._next_view_s:
-            return None
+            return {}
         self._next_view_s = now_s + self._pause_s
-        transfers = list(self._transfers(state))
         status = self._status()
-        view = SiteView(
-            tide=self._tide.points(),
-            bad_nodes=status.bad_nodes,
-            bad_nodes_total=status.bad_nodes_total,
-            transfers=transfers[:VIEW_ROWS_MAX],
-            transfers_total=len(transfers),
-            grants=list(_grants(status))[:VIEW_ROWS_MAX],
-            mode=status.mode,
-            waits_for=status.waits_for,
-            stopped=status.stopped,
-            routes=list(self._routes())[:VIEW_ROWS_MAX],
-            denied=[name[:TEXT_MAX] for name in self._denials.names()[:VIEW_ROWS_MAX]],
-            caches=status.caches,
-            reads=list(self._caches.reads())[:VIEW_ROWS_MAX],
-            staging=self.staging.views()[:VIEW_ROWS_MAX],
-            sums=_sums(status),
-            waits=status.waits[:VIEW_ROWS_MAX],
-            refused=[
-                RefusedApplication(name=each.name, file=each.file[:TEXT_MAX], why=each.why[:TEXT_MAX])
-                for each in self._applications.refused()[:VIEW_ROWS_MAX]
-            ],
-        )  # fmt: skip
+        sums, tide = _sums(status), self._tide.points()
+        # what is compared has no time of its sums: it says nothing new by that alone
+        views = packed(tide=tide, **_of_status(status), **self._of_parts()) | packed(
+            sums=msgspec.structs.replace(sums, at_us=0)
+        )
         samples = self._nodes.take()
-        if not samples and self._received is not None and _timeless(view) == _timeless(self._received):
-            return None
-        self._sent = view
-        return msgspec.structs.replace(view, samples=samples)
+        if not samples and views == self._received:
+            return {}
+        self._sent, self._tide_sent = views, tide
+        return views | packed(sums=sums, samples=samples)
 
     def _settle(self, *, is_received: bool) -> None:
         if self._sent is None:
             return
         if is_received:
-            self._tide.received(self._sent.tide)
+            self._tide.received(self._tide_sent)
             self._nodes.unsent.received()
             self._received = self._sent
         else:
             self._next_view_s = 0.0
         self._sent = None
+
+    def _of_parts(self) -> dict[str, Any]:
+        """Views by name that are not made of the status."""
+        transfers = list(self._transfers(self._site.state))
+        return {
+            "transfers": transfers[:ROWS_MAX],
+            "transfers_total": len(transfers),
+            "routes": list(self._routes())[:ROWS_MAX],
+            "denied": [name[:TEXT_MAX] for name in self._denials.names()[:ROWS_MAX]],
+            "reads": list(self._caches.reads())[:ROWS_MAX],
+            "staging": self.staging.views()[:ROWS_MAX],
+            "refused": [
+                RefusedApplication(name=each.name, file=each.file[:TEXT_MAX], why=each.why[:TEXT_MAX])
+                for each in self._applications.refused()[:ROWS_MAX]
+            ],
+        }
 
     def _transfers(self, state: SiteState) -> Iterator[TransferView]:
         for job, tries in self._granting.inputs.staging_now():
@@ -210,7 +204,7 @@ class Views:
 
     def _routes(self) -> Iterator[RouteView]:
         """Of the newest jobs first, ended ones too: of one with many inputs some are shown."""
-        for job, rows in reversed(self._data.stage.routes.all_rows(VIEW_ROWS_MAX).items()):
+        for job, rows in reversed(self._data.stage.routes.all_rows(ROWS_MAX).items()):
             for row in rows:
                 noted = self._data.stage.routes.reads.noted(row.via, row.at_us, row.until_us)
                 why = f"{row.why}. Since then: {noted}" if noted else row.why
@@ -220,13 +214,27 @@ class Views:
                 )  # fmt: skip
 
 
+def _of_status(status: SiteStatus) -> dict[str, Any]:
+    """Views by name that repeat the status."""
+    return {
+        "bad_nodes": status.bad_nodes,
+        "bad_nodes_total": status.bad_nodes_total,
+        "grants": list(_grants(status))[:ROWS_MAX],
+        "mode": status.mode,
+        "waits_for": status.waits_for,
+        "stopped": status.stopped,
+        "caches": status.caches,
+        "waits": status.waits[:ROWS_MAX],
+    }
+
+
 def _sums(status: SiteStatus) -> SiteSums:
     areas = [
         AreaSums(
             area=each.area, ops=each.ops, bytes=each.bytes, over=each.ops_over + each.bytes_over,
             ops_per_s=each.ops_per_s, bytes_per_s=each.bytes_per_s,
         )
-        for each in status.areas[:VIEW_ROWS_MAX]
+        for each in status.areas[:ROWS_MAX]
     ]  # fmt: skip
     moves = [
         MoveSums(way=way, done=done, failed=failed, bytes=moved)
@@ -244,12 +252,6 @@ def _grants(status: SiteStatus) -> Iterator[GrantView]:
             account=line.account, granted=line.granted_s / HOUR_S, used=line.used_s / HOUR_S,
             open=line.committed_s / HOUR_S, left=line.left_s / HOUR_S,
         )  # fmt: skip
-
-
-def _timeless(view: SiteView) -> SiteView:
-    """A view without the time of its sums: it says nothing new by that alone."""
-    sums = None if view.sums is None else msgspec.structs.replace(view.sums, at_us=0)
-    return msgspec.structs.replace(view, sums=sums)
 
 
 def _inputs(job: int, spec: JobSpec, tries: int, waits_for: str) -> TransferView:

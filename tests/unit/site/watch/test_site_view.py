@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
 from tidemill.site.watch.views import TideSamples, node_counts, place
-from tidemill.wire.api import TIDE_POINTS_MAX
-from tidemill.wire.monitoring import TidePoint
+from tidemill.wire.monitoring import GrantView, TidePoint
+from tidemill.wire.views import GRANTS, TIDE_POINTS_MAX, TYPES, packed
 
 
 def test_a_minute_is_the_mean_of_its_looks_and_is_told_until_the_next_has_begun() -> None:
@@ -53,3 +53,13 @@ def test_nodes_are_counted_once_whoever_has_them() -> None:
     ]  # fmt: skip
     counts = node_counts(Snapshot(at_s=0.0, nodes=nodes, running=[ours], queued=[]))
     assert counts == {"ours": 1, "regular": 2, "idle": 1, "other": 1}
+
+
+def test_views_that_say_the_same_are_equal_and_come_back_as_they_were_sent() -> None:
+    """By that a site knows that it has nothing new to show."""
+    grant = GrantView(account="sci", granted=2.0, used=1.0, open=0.0, left=1.0)
+    sent = packed(grants=[grant], mode="run")
+    assert sent == packed(grants=[grant], mode="run") != packed(grants=[], mode="run")
+    assert GRANTS.of(sent) == [grant]
+    assert GRANTS.of({}) == GRANTS.of(packed(grants={"no": "list"})) == []
+    assert all(each.name == name for name, each in TYPES.items())
