@@ -28,7 +28,7 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
-GROUPS := postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd ordinary local attack fault integrations
+GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd ordinary local attack fault integrations
 TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
@@ -38,6 +38,7 @@ OPTIONS_transfer := $(TWO)
 OPTIONS_caches := -n 4 -m 'not long'
 OPTIONS_containers := $(TWO)
 OPTIONS_images := $(TWO)
+OPTIONS_benches := -n 2
 OPTIONS_slurmdbd := $(TWO)
 OPTIONS_local := $(TWO)
 OPTIONS_attack := $(TWO)
@@ -48,7 +49,7 @@ OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 ROOM := 24
 ORDER := \
   test-local:12 test-slurm:5 test-ordinary:4 test-attack:12 test-pbs:9 test-gridengine:4 test-browser:10 test-postgresql:12 test-transfer:8 \
-  test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-images:10 test-containers:8 test-fault:24
+  test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-images:10 test-containers:8 test-benches:12 test-fault:24
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
 

@@ -37,6 +37,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from tests.worlds.services.ports import free_port
 
 from tidemill.client.authority import Authority, Wanted
