@@ -228,13 +228,7 @@ def test_a_wrong_server_file_starts_no_server(it: World) -> None:
         (f'dirr = "{directory}"\n', "unknown key `dirr`", "did you mean `dir`?"),
         ("listen = 7\n", "`listen` is `7`, expected text", ""),
         (f'dir = "{directory}"\nquotas.open_jobs_max = "many"\n', "`quotas.open_jobs_max`", "many"),
-        (
-            f'dir = "{directory}"\nhalf_life_s = 7\n',
-            "`half_life_s` is not a setting any more",
-            "remove the key",
-        ),
         (f'dir = "{directory}"\npair = 1\n', "`pair` is `1`, expected true or false", ""),
-        (f'dir = "{directory}"\nupgrade = true\n', "`tidemill server run --upgrade`", "remove this key"),
     ):
         path.write_text(wrong)
         answer = refused(it, "server", "run", "--config", str(path), code=2)

@@ -20,7 +20,6 @@ import msgspec.inspect as inspect
 
 from tidemill import clock
 from tidemill.config.keys import DISCOVER, url_in
-from tidemill.config.removed import REMOVED, REPLACED
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -273,7 +272,6 @@ class _Checker:
         if isinstance(info, inspect.StructType):
             return self._check_struct(value, info, key)
         if isinstance(info, inspect.DictType):
-            self._refuse_former_list(value, key)
             self._expect_table(value, key)
             return {name: self.check(each, info.value_type, f"{key}.{name}") for name, each in value.items()}
         if isinstance(info, inspect.ListType):
@@ -284,13 +282,6 @@ class _Checker:
         if kind == "place" and isinstance(value, str):
             return url_in(value) or (str(self._path(value, key)) if value else "")
         return self._check_scalar(value, info, key, kind)
-
-    def _refuse_former_list(self, value: Any, key: str) -> None:
-        """Say what became of the tables `[[NAME]]` where there is one table now."""
-        for index, each in enumerate(value if isinstance(value, list) else []):
-            for name in each if isinstance(each, dict) else ():
-                if f"{key}[].{name}" in removed(self._record):
-                    raise self._unknown(f"{key}[{index}].{name}", None)
 
     def _addresses(self, value: list[Any], key: str) -> str:
         if not value or not all(isinstance(each, str) and each for each in value):
@@ -307,7 +298,8 @@ class _Checker:
         dot = f"{key}." if key else ""
         unknown = [name for name in value if name not in known]
         self._problems.errors += [
-            self._unknown(dot + name, self._meant(key, name, known)) for name in unknown
+            ConfigError(f"{self._source}: unknown key `{dot}{name}`", hint=self._meant(key, name, known))
+            for name in unknown
         ]
         missing = [name for name, field in known.items() if field.required and name not in value]
         if missing and not self._tuning:
@@ -337,15 +329,6 @@ class _Checker:
         if is_on_page and not 0 < len(known) <= KEYS_LISTED_MAX:
             return "docs/configuration.md lists the keys of this file"
         return did_you_mean(name, known)
-
-    def _unknown(self, key: str, hint: str | None) -> ConfigError:
-        former, plain = removed(self._record), _LIST_INDEX.sub("[]", key)
-        form = plain if plain in former else next((each for each in former if _is_one_of(plain, each)), None)
-        if form is None:
-            return ConfigError(f"{self._source}: unknown key `{key}`", hint=hint)
-        is_replaced = form in REPLACED.get(self._record.__name__, {})
-        hint = "write what replaces it, then remove this key" if is_replaced else "remove the key"
-        return ConfigError(f"{self._source}: `{key}` is not a setting any more: {former[form]}", hint=hint)
 
     def _check_union(self, value: Any, info: inspect.UnionType, key: str, kind: str | None) -> Any:
         members = [each for each in info.types if not isinstance(each, inspect.NoneType)]
@@ -450,12 +433,6 @@ def _written(parts: list[str]) -> str:
     return f"[{header}]" if joined.endswith("[]") else header if parts else ""
 
 
-def _is_one_of(key: str, form: str) -> bool:
-    """Whether a key is one of a table of alike tables, as `containers.podman.path` of `containers.NAME.path`."""
-    head, found, tail = form.partition(".NAME.")
-    return bool(found) and key.startswith(f"{head}.") and key.endswith(f".{tail}")
-
-
 def _parse_duration(text: str) -> float:
     """Seconds, with fractions (`0.5s`), unlike walltimes. Raises ValueError."""
     stripped = text.strip()
@@ -510,7 +487,7 @@ def _wanted(info: inspect.Type) -> str | None:
     return f"{_type_name(info)}: {text}" if text else f"expected {_type_name(info)}"
 
 
-# ---- constants and removed keys ------------------------------------------------------------------
+# ---- constants ------------------------------------------------------------------
 
 
 @cache
@@ -546,20 +523,6 @@ def _is_constant(info: inspect.Type) -> bool:
             return True
         info = info.type
     return False
-
-
-@cache
-def removed(record: type[msgspec.Struct]) -> dict[str, str]:
-    """Former keys of a file of this record (`io[].name` for those of lists) -> what applies instead."""
-    fixed = {key.key: _fixed(key) for key in describe(record, inside=True, constants=True)}
-    return fixed | REMOVED.get(record.__name__, {}) | REPLACED.get(record.__name__, {})
-
-
-def _fixed(key: Key) -> str:
-    if key.default in (None, "none"):
-        return f"it is a constant. {key.doc}"
-    unit = f" {key.unit}" if key.unit else ""
-    return f"it is the constant {key.default.removesuffix('.0')}{unit}. {key.doc}"
 
 
 # ---- the reference page --------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from tidemill.cli.main import main
 from tidemill.client.authority import Authority, Wanted
 from tidemill.client.home import ClientConfig
 from tidemill.client.messages import _submitted, open_messenger
@@ -69,27 +68,6 @@ def test_other_commands_say_that_a_broker_answers_no_requests() -> None:
     with pytest.raises(ConfigError, match="is a message broker") as caught:
         Connection("amqps://cms@h/v")
     assert "tidemill message submit" in (caught.value.hint or "")
-
-
-def test_a_file_of_an_earlier_version_is_named_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tmp_path.chmod(0o700)
-    old = tmp_path / "messages.toml"
-    old.write_text('broker = "amqps://h/v"\nname = "cms"\n')
-    words = ["message", "follow", "--home", str(tmp_path)]
-    assert main(words) == 2
-    said = capsys.readouterr().err
-    assert "messages.toml` is not read any more" in said
-    assert "`server` for `broker`" in said
-    assert "rename it to `client.toml`" in said
-    (tmp_path / "client.toml").write_text('server = "https://h"\n')
-    assert main(words) == 2
-    said = capsys.readouterr().err
-    assert "messages.toml` is not read any more" in said
-    assert "name it with `--messages`" in said
-    assert main([*words, "--messages", str(old)]) == 2
-    assert "`broker` is not a setting any more: `server` names the broker too" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("status", "again"), [(507, False), (500, True), (503, True)])

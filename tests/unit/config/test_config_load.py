@@ -141,8 +141,7 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
     assert error.message.split("\n") == [
         f"{SOURCE}: 6 errors",
         "unknown key `waltime_s` (did you mean `walltime_s`?)",
-        "`spill_dir` is not a setting any more: it is `fast_dir` now, which inputs of 1 GB and more use, too "
-        "(write what replaces it, then remove this key)",
+        "unknown key `spill_dir` (docs/configuration.md lists the keys of this file)",
         '`nodes_max` is the text "many", expected integer',
         '`harvest.policy` is the text "yeild", expected one of `capped`, `demand`, `preempt`, `windows`, `yield` '
         "(did you mean `yield`?)",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tidemill.client.messages import Messenger
 
 FILE = "client.toml"
-FORMER = "messages.toml"  #: what a submitter at a broker had in earlier versions
 CONNECT_S = 30.0
 
 
@@ -111,25 +110,10 @@ def _messenger(args: Namespace) -> Messenger:
     from tidemill import config
     from tidemill.client.home import ClientConfig, home_dir
     from tidemill.client.messages import open_messenger
-    from tidemill.errors import ConfigError
 
     home = home_dir(args.home)
-    if args.messages is None and (home / FORMER).exists() and not _names_broker(home / FILE):
-        then = "name it with `--messages`" if (home / FILE).exists() else f"rename it to `{FILE}`"
-        raise ConfigError(
-            f"`{home / FORMER}` is not read any more: `{FILE}` holds its keys",
-            hint=f"in it write `server` for `broker`, and a `user` into the URL, `amqps://USER@...`; then {then}",
-        )
     read = config.load(args.messages or home / FILE, ClientConfig)
     return open_messenger(read, retry_s=CONNECT_S)
-
-
-def _names_broker(path: Path) -> bool:
-    from tidemill import config
-    from tidemill.client.home import ClientConfig
-    from tidemill.wire.broker import is_broker
-
-    return path.exists() and is_broker(config.load(path, ClientConfig).server)
 
 
 COMMANDS = {

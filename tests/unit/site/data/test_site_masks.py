@@ -68,7 +68,7 @@ def test_nor_those_of_a_cache_that_the_site_runs_also_while_its_file_is_refused(
     directory.mkdir()
     lines = f'''
     origins = ["roots://a.example.org//"]
-    network_data = true   # a former key: this version refuses the file, and the cache may still run
+    unheard_of = true   # this version refuses the file, and the cache may still run
     [credential]
     certificate = "{KEYS}/cache.proxy"
     token_file = "own.token"
