@@ -53,7 +53,6 @@ SITE = """name = "bench"
 server = "unix:{home}/server/api.sock"
 allow_adhoc = true
 shared = true             # with this, payloads are isolated or do not run
-tuning.fleet_keep_s = 3600
 [local]
 nodes = 1
 [node]

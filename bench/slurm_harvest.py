@@ -69,14 +69,12 @@ calls_per_min_max = 600
 [harvest]
 policy = "yield"
 poll_s = {poll}
-[tuning.harvest]
-cycle_s = 2
-startup_s = 1
-death_s = 0.3
-slack_s = 8
-start_by_s = 120
-starts_per_node_hour = 720
 """
+TIMING = {
+    "site": {
+        "CYCLE_S": 2, "STARTUP_S": 1, "DEATH_S": 0.3, "SLACK_S": 8, "START_BY_S": 120, "STARTS_PER_NODE_HOUR": 720,
+    },
+}  # fmt: skip
 SCRIPT = """#!/bin/sh
 date +%s.%N > {out}.started
 sleep {run_s:.3f}
@@ -185,6 +183,7 @@ def start_tidemill(cluster: Cluster, parent: Path, poll_s: float) -> World:
         user=OUR_UID,
         parent=parent,
         extra=SITE.format(poll=poll_s),
+        timing=TIMING,
         environment={"SLURM_CONF": cluster.conf, "TIDEMILL_NODE_BINARY": str(binary)},
     )
     world = World(home, options)

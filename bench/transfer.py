@@ -11,7 +11,7 @@ For each scheme a real server on the loopback (scripts/), a file of 1 GB, and tu
 `ratio` is Tidemill's time over the client's, `checked_ratio` Tidemill's over the checked client's, `summed_ratio` the
 summed time over the client's; `put_...` the same for the way out, where the site knows the file's SHA-256 and Adler-32
 since it was built. An httpd returns no checksum: what was put there is read back, so all bytes go twice;
-`put_unread_ratio` is without (`read_back` off). Each is the fastest of several rounds. The disk is not waited for:
+`put_unread_ratio` is without (READ_BACK off). Each is the fastest of several rounds. The disk is not waited for:
 neither clients nor Tidemill sync, and what the turn before has made is removed before the clock starts.
 `davs` is XRootD's HTTPS, which returns checksums as grid storage does.
 
@@ -48,9 +48,9 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.contract.transfer_world import Server
+from tests.timing import timing
 
 from tidemill.config.site import SiteConfig
-from tidemill.config.transfer import Transfer
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.data.moves import LocalMoves, MovesPendingError
 from tidemill.site.data.outputs import Deliverer, OutputDelivery
@@ -60,11 +60,12 @@ from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.credentials import environment
 from tidemill.transfer.file import FileTransfer, Roots
-from tidemill.transfer.mover import Moved, Mover
+from tidemill.transfer.mover import Moved
+from tidemill.transfer.patience import MovePatience
 from tidemill.wire.node import OutputRef
 
 SIZE_MAX = 100_000_000_000
-SETTINGS = Transfer()
+SETTINGS = MovePatience()
 SMALL_FILES = 10_000
 SMALL_BYTES = 10_000
 CORES = len(os.sched_getaffinity(0))
@@ -267,7 +268,6 @@ def bench_server(server: Server, folder: Path, mb: int, rounds: int) -> Row:
         server.own(noise(server.data / "source", mb))
     theirs, ours = folder / "theirs", folder / "ours"
     mover = server.mover(SETTINGS, size_max=SIZE_MAX)
-    unread = server.mover(SETTINGS, size_max=SIZE_MAX, read_back=False)
     clients = client(server, "source", theirs)
     known: dict[str, str] = {}
 
@@ -277,17 +277,21 @@ def bench_server(server: Server, folder: Path, mb: int, rounds: int) -> Row:
     def bring_and_sum() -> None:
         mover.sum_up(ours, bring(), mover.watch())
 
-    def send(by: Mover) -> None:
-        by.put(ours, server.address("ours"), by.watch(), known=known)
+    def send() -> None:
+        mover.put(ours, server.address("ours"), mover.watch(), known=known)
+
+    def send_unread() -> None:
+        with timing(transfer={"READ_BACK": False}):
+            send()
 
     gets = {name: Way(get, theirs) for name, (_, get, _) in clients.items()}
     gets |= {"ours": Way(bring, ours), "summed": Way(bring_and_sum, ours)}
     come = in_turn(rounds, gets, server)
     known |= sums(ours, {"sha256", "adler32"})
     puts = {name: Way(put, server.data / "theirs") for name, (_, _, put) in clients.items()}
-    puts["ours"] = Way(partial(send, mover), server.data / "ours")
+    puts["ours"] = Way(send, server.data / "ours")
     if server.scheme == "https":
-        puts["unread"] = Way(partial(send, unread), server.data / "ours")
+        puts["unread"] = Way(send_unread, server.data / "ours")
     go = in_turn(rounds, puts, server)
     return row(server.scheme, clients["client"][0], come, go)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.timing import Values
 from tests.unit.transfer.http_origin import Origin, answer, origin
 from tests.worlds.home.world import FINAL, World, world
 
@@ -58,8 +59,11 @@ memory_mb = 100
 event_s = 0.1
 """
 EXTRA = """endpoints = [{{ url = "{base}/exp/" }}]
-stage_bytes_max = {stage}
-tuning.transfer = {{ tries_max = 2, pause_s = 0.1, stall_s = 5, cache_bytes_max = 0 }}"""
+stage_bytes_max = {stage}"""
+TIMING: Values = {
+    "site": {"STAGE_CACHE_BYTES_MAX": 0},
+    "transfer": {"TRIES_MAX": 2, "PAUSE_S": 0.1, "STALL_S": 5},
+}
 
 
 class Hour:
@@ -159,7 +163,7 @@ def measure(rounds: int, jobs: int, kinds: list[str], payload_s: float) -> dict[
         serve(data, hang)
         extra = EXTRA.format(base=data.base, stage=STAGE_BYTES)
         try:
-            with world(nodes=2, cores=4, extra=extra) as it:
+            with world(nodes=2, cores=4, extra=extra, timing=TIMING) as it:
                 (it.home / "site" / "apps" / "nosetup.toml").write_text(NO_SETUP)
                 hour = Hour(it, data, kinds, payload_s)
                 hour.turn(3)

@@ -62,14 +62,6 @@ All are paths, relative to the directory of the file that names them.
 
 | key | what for |
 |---|---|"""
-TUNING = """## For development: `[tuning]`
-
-What no site has to decide is a constant of Tidemill, with its reason in `src/tidemill/config` or where it is used.
-Tests need other values of some: a table `[tuning]` in `site.toml`, `server.toml` or `cache.toml` sets constants of
-`src/tidemill/config` by their names there (`tuning.idle_s = 2`, `[tuning.harvest]`). It is for tests and development:
-names and values may change in every version, and `tidemill site check` warns of it. If your site needs one of them,
-say so in an issue: it should become a setting.
-"""
 
 
 def records() -> list[type[msgspec.Struct]]:
@@ -189,7 +181,7 @@ def drawn() -> str:
             ]
             rows = [row(key) for key in keys if not key.is_credential]
             parts.append("\n".join([*lines, *rows, *([credentials_row(shown)] if shown else []), ""]))
-    return "\n".join([*parts, TUNING])
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

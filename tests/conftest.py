@@ -12,12 +12,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.timing import timing
 
 pytest.register_assert_rewrite("tests.worlds")
 
@@ -54,6 +55,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """In CI a test that is skipped for want of something has failed."""
     report = yield
     return refused(report) if isinstance(report, pytest.TestReport) else report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Pass a test marked `timing` other times and bounds, its fixtures and the processes that it starts, too."""
+    with ExitStack() as stack:
+        for mark in reversed(list(item.iter_markers("timing"))):  # the closest one wins
+            stack.enter_context(timing(**mark.kwargs))
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -47,8 +47,6 @@ url = "root://127.0.0.1:{origin}/"
 name = "dtn"
 url = "root://127.0.0.1:{cache}"
 directory = "{directory}"
-[tuning.routing]
-probe_s = 8
 """
 
 
@@ -111,7 +109,7 @@ def campaign(it: CacheWorld, *, files: int, size: int) -> tuple[list[bytes], Opt
     for number, content in enumerate(contents):
         it.make(f"d/f{number}", content)
     tables = TABLES.format(origin=it.line.port, cache=it.port, directory=it.directory)
-    return contents, Options(nodes=1, cores=3, extra=SITE + tables)
+    return contents, Options(nodes=1, cores=3, extra=SITE + tables, timing={"site": {"PROBE_S": 8}})
 
 
 def corrupted(cache: CacheWorld, name: str) -> None:
@@ -126,11 +124,11 @@ def corrupted(cache: CacheWorld, name: str) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.timing(cache={"ORIGIN_WAIT_S": 3, "ORIGIN_STALL_S": 10})
 def test_a_cache_that_is_killed_and_an_origin_that_goes_away_fail_no_event_and_are_named(
     far: CacheWorld,
 ) -> None:
     far.init()
-    far.set("tuning.origin_wait_s = 3\ntuning.origin_stall_s = 10")
     contents, options = campaign(far, files=16, size=6 * MEGABYTE)
     far.start()
     with world(options=options) as it:

@@ -28,6 +28,10 @@ NAMES = ["flipped", "zeroed", "changed", "longer", "good", "held", "other", "kep
 CONTENTS = {name: os.urandom(SIZE) for name in NAMES}
 
 
+#: an origin that is away is given up soon
+pytestmark = pytest.mark.timing(cache={"ORIGIN_WAIT_S": 3, "ORIGIN_STALL_S": 15})
+
+
 @pytest.fixture(scope="module")
 def world() -> Iterator[CacheWorld]:
     with cache_world() as made:
@@ -35,9 +39,6 @@ def world() -> Iterator[CacheWorld]:
             path = made.make(f"d/{name}", content)
             os.utime(path, (1_600_000_000, 1_600_000_000))
         made.init()
-        made.set(
-            "tuning.origin_wait_s = 3\ntuning.origin_stall_s = 15"
-        )  # an origin that is away is given up soon
         made.start()
         yield made
 

@@ -79,11 +79,11 @@ def test_a_supervisor_that_is_killed_takes_xrootd_with_it_and_its_successor_goes
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.timing(cache={"ORIGIN_WAIT_S": 3, "ORIGIN_STALL_S": 10})
 def test_an_origin_that_dies_breaks_only_what_is_not_cached_and_is_named(far: CacheWorld) -> None:
     far.make("cached", SMALL)
     far.make("f", LARGE)
     far.init()
-    far.set("tuning.origin_wait_s = 3\ntuning.origin_stall_s = 10")
     far.start()
     assert far.read("cached") == SMALL
     process = reading(far, "f")

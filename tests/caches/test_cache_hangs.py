@@ -29,10 +29,10 @@ def listens(port: int) -> bool:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.timing(cache={"HANG_S": 10})  # it is named for so long: to be seen on a busy machine
 def test_an_xrootd_that_hangs_is_named_then_killed_and_started_again(near: CacheWorld) -> None:
     near.make("d/f", CONTENT)
     near.init()
-    near.set('tuning.hang_s = "10s"')  # it is named for so long: to be seen on a busy machine
     near.start()
     pid = near.state().pid
     os.kill(pid, signal.SIGSTOP)

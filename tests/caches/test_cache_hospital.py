@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.timing import Values, passed_on
 from tests.worlds.home.world import namespace_command
 from tests.worlds.services.cache_world import CacheWorld, cache_world
 
@@ -28,8 +29,7 @@ QUEUED, NEW = 500, 10
 FILES, FILE_BYTES = 5, 1_000_000
 RTT_MS = 50.0
 CHECKED = 'xrdcp --silent --force "$TIDEMILL_INPUT_IN" - | sha256sum | grep -q "^$0"'
-SERVER = """tuning.site_lost_s = 5
-[[wards]]
+SERVER = """[[wards]]
 name = "away"
 home_down = true
 sites = ["away"]
@@ -39,15 +39,7 @@ SITE = """name = "{name}"
 server = "unix:{home}/server/api.sock"
 data_roots = ["/"]
 allow_adhoc = true
-tuning.sync_interval_s = 0.2
-tuning.sync_interval_max_s = 1
-tuning.batch_poll_s = 0.1
-tuning.heartbeat_s = 0.5
-tuning.dead_agent_s = 3
-tuning.idle_s = 20
-tuning.queue_s = 0.5
 nodes_max = 1
-tuning.lease_ahead_s = 20
 network = "open"
 [local]
 nodes = 1
@@ -56,6 +48,13 @@ cores = 4
 [[endpoints]]
 url = "{origin}"
 """
+TIMING: Values = {
+    "server": {"SITE_LOST_S": 5},
+    "site": {
+        "SYNC_INTERVAL_S": 0.2, "SYNC_INTERVAL_MAX_S": 1, "BATCH_POLL_S": 0.1, "HEARTBEAT_S": 0.5, "DEAD_AGENT_S": 3,
+        "IDLE_S": 20, "QUEUE_S": 0.5, "LEASE_AHEAD_S": 20,
+    },
+}  # fmt: skip
 CACHE = """[[caches]]
 name = "beside-away"
 url = "{url}"
@@ -76,7 +75,12 @@ class Sites:
                     + (CACHE.format(url=f"root://127.0.0.1:{far.port}") if name == "away" else "")
                 )
         (home / "server" / "server.toml").write_text(SERVER)
-        self.environment = {**os.environ, "TIDEMILL_HOME": str(home), "HOME": str(home / "me")}
+        self.environment = {
+            **os.environ,
+            "TIDEMILL_HOME": str(home),
+            "HOME": str(home / "me"),
+            **passed_on(TIMING),
+        }
         self.client = Client(f"unix:{home}/server/api.sock", home=home, retry_s=60)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 

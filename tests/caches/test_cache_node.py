@@ -42,8 +42,6 @@ url = "{origin}"
 name = "node"
 memory = "{memory}MiB"
 directory = "{directory}"
-[tuning.routing]
-stage_bytes_max = 0
 """
 SETTINGS = """origins = ["{origin}"]
 [space]
@@ -137,7 +135,9 @@ def node_world(far: CacheWorld, *, program: str = "", isolation: str = "") -> It
         shutil.chown(each, "nobody")
     extra = SITE.format(isolation=isolation, origin=far.origin_url, memory=MEMORY_MB, directory=directory)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir="/var/tmp"))
-    it = World(home, Options(nodes=1, cores=2, extra=extra, user=USER))
+    it = World(
+        home, Options(nodes=1, cores=2, extra=extra, timing={"site": {"WAY_STAGE_BYTES_MAX": 0}}, user=USER)
+    )
     try:
         it.start()
         yield NodeWorld(it, far)

@@ -56,8 +56,6 @@ url = "{origin}"
 name = "dtn"
 url = "root://127.0.0.1:{port}"
 directory = "{directory}"
-[tuning.routing]
-stage_bytes_max = 0
 """
 
 
@@ -69,7 +67,7 @@ def site(far: CacheWorld) -> Iterator[World]:
     far.make("ds/a/f", os.urandom(SIZE))
     far.start()
     settings = SITE.format(origin=far.direct("ds/"), port=far.port, directory=far.directory)
-    with world(nodes=1, cores=1, extra=settings) as it:
+    with world(nodes=1, cores=1, extra=settings, timing={"site": {"WAY_STAGE_BYTES_MAX": 0}}) as it:
         ranges = "".join(f"{offset} {length}\\n" for offset, length in RANGES)
         (it.home / "site" / "apps" / "ranges.toml").write_text(
             APPLICATION.format(ranges=ranges, python=sys.executable, reader=READER)

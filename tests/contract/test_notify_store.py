@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, leases
+from tests.timing import timing
 
 from tidemill.config.addressee import Channel, Occasion
 from tidemill.config.notify import Hook, Mail, Notify, Rule
@@ -26,9 +27,12 @@ from tidemill.server.read import feed
 from tidemill.wire.api import DrainRequest
 from tidemill.wire.notification import CampaignNews, Digest, FailuresNews, JobsNews, News, SiteNews
 
-AT_ONCE = Notify(
-    gather_s=0, digest_s=0, per_hour_max=3600, retry_s=0.1, retry_max_s=1, allowed=["mail:*@example.org"]
-)
+QUICK = {
+    "GATHER_S": 0, "DIGEST_S": 0, "NOTICES_PER_HOUR_MAX": 3600, "NOTICES_RETRY_S": 0.1, "NOTICES_RETRY_MAX_S": 1,
+}  # fmt: skip
+pytestmark = pytest.mark.timing(server=QUICK)
+
+AT_ONCE = Notify(allowed=["mail:*@example.org"])
 MAIL = Mail(server="mail.example.org:587", sender="tidemill@example.org")
 ME = "mail:me@example.org"
 
@@ -229,7 +233,8 @@ def test_a_gatherer_that_dies_anywhere_loses_nothing_and_tells_nothing_twice(
     gatherer.close()
     for lease in leases(site.sync()):
         site.sync(done(lease))
-        fresh = gatherer_of(world, gather_s=3600)  # gathers, and is gone before a message is made
+    with timing(server={"GATHER_S": 3600}):
+        fresh = gatherer_of(world)  # gathers, and is gone before a message is made
         fresh.step()
         fresh.close()
 

@@ -14,14 +14,15 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SCHEMES = ("https", "davs", "root", "gsiftp", "ftp", "s3")  # http: differs from https in nothing but TLS
 """`https` is an httpd, which tells no checksum; `davs` is XRootD's HTTPS, which does, and tells no version."""
 
-SETTINGS = Transfer(tries_max=3, pause_s=0.1, deadline_s=60, stall_s=10)
+SETTINGS = MovePatience(tries_max=3, pause_s=0.1, deadline_s=60, stall_s=10)
 SIZE_MAX = 2_000_000_000
 
 
@@ -94,7 +95,9 @@ class Server:
     def content(self, name: str) -> bytes:
         return (self.data / name).read_bytes()
 
-    def mover(self, settings: Transfer = SETTINGS, *, size_max: int = SIZE_MAX, **changes: object) -> Mover:
+    def mover(
+        self, settings: MovePatience = SETTINGS, *, size_max: int = SIZE_MAX, **changes: object
+    ) -> Mover:
         """A mover that may use this server; `changes` of the endpoint."""
         endpoint = msgspec.structs.replace(self.endpoint, **changes)
         self.movers.append(Mover([endpoint], settings, size_max=size_max))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fault.edge_services import Services
+from tests.timing import Values, merged
 from tests.worlds.home.world import Options, World
 from tests.worlds.services.broker_service import Broker
 from tests.worlds.services.ports import free_port
@@ -38,7 +39,6 @@ JOBS, EVENTS = 16, 40
 CAMPAIGN = "run17"
 SERVER = """database = "{database}"
 listen = "127.0.0.1:{port}"
-tuning.site_lost_s = {site_lost_s}
 [tls]
 certificate = "{ca}/127.0.0.1.pem"
 key = "{ca}/127.0.0.1.key"
@@ -49,27 +49,13 @@ sender = "tidemill@example.org"
 ca = "{folder}/localhost.pem"
 [notify]
 allowed = ["mail:*@example.org"]
-[tuning.notify]
-gather_s = 0.2
-digest_s = 0.5
-per_hour_max = 3600
-look_s = 0.1
-retry_s = 0.2
-retry_max_s = 1
 """
 SITE = """server = "{address}"
 certificate = "{ca}/here.pem"
 key = "{ca}/here.key"
 ca = "{ca}/ca.pem"
-tuning.sync_interval_s = 0.2
-tuning.sync_timeout_s = 5
-"""
-AT_BROKER = """tuning.broker.heartbeat_s = 2
 """
 AMQP = """
-[tuning.amqp]
-heartbeat_s = 2
-reconnect_max_s = 1
 [amqp]
 url = "{broker}"
 certificate = "{ca}/127.0.0.1.pem"
@@ -77,6 +63,14 @@ key = "{ca}/127.0.0.1.key"
 ca = "{ca}/ca.pem"
 users = {{ cms = "submitter", here = "site" }}
 """
+TIMING: Values = {
+    "server": {
+        "GATHER_S": 0.2, "DIGEST_S": 0.5, "NOTICES_PER_HOUR_MAX": 3600, "NOTICES_LOOK_S": 0.1, "NOTICES_RETRY_S": 0.2,
+        "NOTICES_RETRY_MAX_S": 1, "BROKER_HEARTBEAT_S": 2, "BROKER_RECONNECT_MAX_S": 1,
+    },
+    "site": {"SYNC_INTERVAL_S": 0.2, "SYNC_TIMEOUT_S": 5, "BROKER_HEARTBEAT_S": 2},
+}  # fmt: skip
+"""Besides that of all worlds."""
 ENDPOINT = """
 [[endpoints]]
 url = "{url}"
@@ -103,7 +97,8 @@ class Production(World):
     """
 
     def __init__(self, home: Path, around: Services, shape: Shape) -> None:
-        super().__init__(home, Options(nodes=2, cores=2))
+        values = merged(TIMING, {"server": {"SITE_LOST_S": shape.site_lost_s}})
+        super().__init__(home, Options(nodes=2, cores=2, timing=values))
         self.around, self.port = around, free_port()
         at = self.port if around.broker is None else around.broker.port
         self.relay = Relay(at) if shape.relayed else None
@@ -112,7 +107,7 @@ class Production(World):
         told = {
             "database": around.database.url, "port": self.port, "ca": around.authority, "mail": around.mail.port,
             "folder": around.folder, "url": around.gridftp.url, "certs": around.gridftp.folder / "certs",
-            "site_lost_s": shape.site_lost_s, "broker": f"amqps://127.0.0.1@localhost:{at}/tidemill",
+            "broker": f"amqps://127.0.0.1@localhost:{at}/tidemill",
             "address": f"amqps://localhost:{site_port}/tidemill" if by_broker else f"https://127.0.0.1:{site_port}",
         }  # fmt: skip
         text = (SERVER + (AMQP if by_broker else "")).format(**told)
@@ -121,7 +116,7 @@ class Production(World):
             amqp = read_config(home / "server" / "server.toml").amqp
             around.broker.load(json.dumps(definitions(amqp, "tidemill")))
         toml = home / "site" / "site.toml"
-        ours = SITE.format(**told) + (AT_BROKER if by_broker else "")
+        ours = SITE.format(**told)
         site = toml.read_text().replace(f'server = "unix:{home}/server/api.sock"\n', ours)
         assert ours in site
         toml.write_text(site + ENDPOINT.format(**told))

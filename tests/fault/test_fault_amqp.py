@@ -11,6 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tests.timing import Values
 from tests.worlds.home.oracle import expected_hits, output_bytes
 from tests.worlds.home.world import Options, World
 from tests.worlds.services.amqp_world import BrokerWorld
@@ -24,8 +25,11 @@ SUBMITS, EVENTS, DARTS = 24, 8, 60_000
 
 pytestmark = pytest.mark.fault
 
-SERVER = """tuning.amqp = {{ heartbeat_s = 2, reconnect_max_s = 1 }}
-[amqp]
+TIMING: Values = {
+    "server": {"BROKER_HEARTBEAT_S": 2, "BROKER_RECONNECT_MAX_S": 1},
+    "site": {"BROKER_HEARTBEAT_S": 2, "SYNC_INTERVAL_S": 0.2, "SYNC_TIMEOUT_S": 5},
+}
+SERVER = """[amqp]
 url = "amqps://tm-server@127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/tm-server.pem"
 key = "{certificates}/tm-server.key"
@@ -36,15 +40,12 @@ SITE = """server = "amqps://here-agent@127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/here-agent.pem"
 key = "{certificates}/here-agent.key"
 ca = "{certificates}/ca.pem"
-tuning.broker.heartbeat_s = 2
-tuning.sync_interval_s = 0.2
-tuning.sync_timeout_s = 5
 shared = false"""
 
 
 def make(home: Path, rabbitmq: BrokerWorld) -> World:
     """A home whose server and site know each other by the broker only; the test looks through the server's socket."""
-    it = World(home, Options(nodes=2))
+    it = World(home, Options(nodes=2, timing=TIMING))
     told = {"port": rabbitmq.port, "vhost": rabbitmq.vhost(), "certificates": rabbitmq.certificates}
     (home / "server" / "server.toml").write_text(SERVER.format(**told))
     toml = home / "site" / "site.toml"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.timing import Values
 from tests.worlds.home.faults import Act, Trouble, perform, schedule
 from tests.worlds.home.oracle import expected_hits, output_bytes
 from tests.worlds.home.troubles import STORAGE, all_troubles, https_server
@@ -27,10 +28,11 @@ INPUT_BYTES = 1_000_000
 pytestmark = pytest.mark.fault
 
 SITE = """endpoints = [{{ url = "{url}/", ca = "{ca}", certificate = "{pem}" }}]
-tuning.transfer = {{ tries_max = 2, pause_s = 0.1 }}
-stage_bytes_max = {stage}
-tuning.stage_free_bytes_min = 0
-tuning.storage_patience_s = 20"""
+stage_bytes_max = {stage}"""
+TIMING: Values = {
+    "site": {"STAGE_FREE_BYTES_MIN": 0, "STORAGE_PATIENCE_S": 20},
+    "transfer": {"TRIES_MAX": 2, "PAUSE_S": 0.1},
+}
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def bad_site() -> Iterator[tuple[World, dict[str, Trouble], str, Path]]:
         with https_server(place) as (url, data, ca):
             troubles_of = place / "proxy.pem"
             extra = SITE.format(url=url, ca=ca, pem=troubles_of, stage=INPUT_BYTES * 5 // 2)
-            it = World(home, Options(nodes=2, extra=extra))
+            it = World(home, Options(nodes=2, extra=extra, timing=TIMING))
             app = home / "site" / "apps" / "pi.toml"
             app.write_text(app.read_text().replace('mode = "range"', 'mode = "range"\ninputs = ["in"]'))
             with faulty_fs(place / "fleets", home / "site" / "fleets") as fs:

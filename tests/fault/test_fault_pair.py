@@ -30,7 +30,7 @@ pytestmark = pytest.mark.fault
 
 @pytest.fixture
 def pair() -> Iterator[PairWorld]:
-    it = PairWorld(Options(nodes=2, extra="tuning.sync_interval_s = 0.2\ntuning.sync_timeout_s = 5"))
+    it = PairWorld(Options(nodes=2, timing={"site": {"SYNC_INTERVAL_S": 0.2, "SYNC_TIMEOUT_S": 5}}))
     try:
         it.start()
         yield it
@@ -133,10 +133,7 @@ FAULTS: list[Callable[[PairWorld, PairServer, PairServer, random.Random], float]
 ]  # fmt: skip
 
 
-AMQP = """[tuning.amqp]
-heartbeat_s = 2
-reconnect_max_s = 1
-[amqp]
+AMQP = """[amqp]
 url = "amqps://tm-server@127.0.0.1:{port}/{vhost}"
 certificate = "{certificates}/tm-server.pem"
 key = "{certificates}/tm-server.key"
@@ -146,6 +143,7 @@ users = {{ cms = "submitter" }}
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.timing(server={"BROKER_HEARTBEAT_S": 2, "BROKER_RECONNECT_MAX_S": 1})
 def test_by_messages_only_the_active_server_takes_jobs_and_tells_of_them_once_each(
     rabbitmq: BrokerWorld,
 ) -> None:

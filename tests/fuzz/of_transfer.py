@@ -12,6 +12,7 @@ from typing import Any
 
 import pika
 from tests.fuzz.parser import Parser, file_of, folder
+from tests.timing import timing
 
 from tidemill.config.notify import Mail
 from tidemill.config.transfer import Endpoint
@@ -135,11 +136,9 @@ def _checked(message: str) -> str:
 @cache
 def _mailer(login: bool) -> Mailer:
     """One without login, and one with it, which no configuration lets go without TLS."""
-    mail = Mail(
-        server=f"smtp+plain://127.0.0.1:{_server(False).server_address[1]}", sender="tide@example.org",
-        per_min_max=10_000, timeout_s=5,
-    )  # fmt: skip
-    made = Mailer(mail)
+    place = f"smtp+plain://127.0.0.1:{_server(False).server_address[1]}"
+    with timing(server={"MAILS_PER_MIN_MAX": 10_000}):
+        made = Mailer(Mail(server=place, sender="tide@example.org"))
     made._login = ("tide", "secret") if login else None
     return made
 

@@ -20,7 +20,7 @@ from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 DEADLINE_S = 120.0  #: on a busy machine a test of some seconds took 42
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.timing(batch={"UNKNOWN_S": 0.5})]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def batch(gridengine_here: Path, tmp_path: Path) -> Iterator[GridEngineBatchSyst
 
 
 def client(folder: Path, **changes: Any) -> GridEngineBatchSystem:
-    plain = Cluster(parallel_environment="node", calls_per_min_max=100_000, unknown_s=0.5)
+    plain = Cluster(parallel_environment="node", calls_per_min_max=100_000)
     return GridEngineBatchSystem(folder / "batch", msgspec.structs.replace(plain, **changes), key=KEY)
 
 
@@ -76,11 +76,12 @@ def test_submission_whose_reply_was_lost_is_found_by_name(
     assert client(tmp_path).submit(wanted) == number
 
 
+@pytest.mark.timing(batch={"UNKNOWN_S": 120})
 def test_job_whose_shell_was_killed_is_told_by_the_accounting(
     batch: GridEngineBatchSystem, tmp_path: Path
 ) -> None:
     wanted = submission("kill -9 $PPID; sleep 600")
-    patient = client(tmp_path, unknown_s=120.0)
+    patient = client(tmp_path)
     patient.submit(wanted)
     status = wait(patient, wanted.name, is_final)
     assert status.ending is Ending.CANCELED

@@ -29,8 +29,8 @@ def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
         yield made
 
 
-def client(pbs: PbsWorld, unknown_s: float = 60.0, deaths: Deaths | None = None) -> PbsBatchSystem:
-    config = Cluster(calls_per_min_max=100_000, launcher="fork", unknown_s=unknown_s)
+def client(pbs: PbsWorld, deaths: Deaths | None = None) -> PbsBatchSystem:
+    config = Cluster(calls_per_min_max=100_000, launcher="fork")
     return PbsBatchSystem(pbs.directory, config, key=KEY, deaths=deaths)
 
 
@@ -90,8 +90,9 @@ def test_a_mom_that_starts_again_and_aborts_a_job_is_a_failure_of_the_node(pbs: 
     assert (status.state, status.ending) == (AllocationState.FAILED, Ending.NODE)
 
 
+@pytest.mark.timing(batch={"UNKNOWN_S": 0.5})
 def test_end_that_nobody_tells_is_unclear_and_then_gone(pbs: PbsWorld) -> None:
-    batch = client(pbs, unknown_s=0.5)
+    batch = client(pbs)
     kill(batch)
     assert wait(batch, "tm-here-e1-1", lambda each: each.answer is not Answer.FOUND).answer is Answer.UNCLEAR
     assert wait(batch, "tm-here-e1-1", lambda each: each.answer is Answer.GONE).answer is Answer.GONE
@@ -106,8 +107,9 @@ def test_submission_whose_reply_was_lost_is_found_by_name(pbs: PbsWorld) -> None
     assert batch.submit(wanted) == number
 
 
+@pytest.mark.timing(batch={"UNKNOWN_S": 0.2})
 def test_number_that_came_back_is_another_job(pbs: PbsWorld) -> None:
-    batch = client(pbs, unknown_s=0.2)
+    batch = client(pbs)
     number = batch.submit(submission("sleep 600"))
     subprocess.run(["qdel", number], env=person(), check=True)
     deadline_s = clock.monotonic_s() + DEADLINE_S

@@ -137,8 +137,9 @@ def test_cancel_looks_at_once_for_a_submission_that_was_not_there_a_moment_ago(p
     assert pbs.commands("qdel") == [f"qdel {number}"]
 
 
+@pytest.mark.timing(batch={"UNKNOWN_S": 0.3})
 def test_cancel_of_a_lost_submission_is_an_error_until_it_counts_as_gone(pbs: PbsWorld) -> None:
-    batch = client(pbs, unknown_s=0.3)
+    batch = client(pbs)
     lives = msgspec.structs.replace(submission("sleep 600"), name="tm-here-e1-2")
     batch.submit(lives)
     with pbs.away(), pytest.raises(SiteError):

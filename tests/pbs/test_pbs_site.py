@@ -31,13 +31,8 @@ calls_per_min_max = 1200
 launcher = "fork"
 [harvest]
 poll_s = 0.5
-[tuning.harvest]
-starts_per_node_hour = 600
-cycle_s = 1
-startup_s = 0.5
-slack_s = 2
-death_s = 1
 """
+TIMING = {"site": {"STARTS_PER_NODE_HOUR": 600, "CYCLE_S": 1, "STARTUP_S": 0.5, "SLACK_S": 2, "DEATH_S": 1}}
 REGULAR = "regular"
 
 
@@ -57,7 +52,7 @@ def ask(*words: str, user: str | None = None) -> list[str]:
 
 def test_a_machine_whose_look_takes_longer_than_the_pause_between_two_is_used(pbs: PbsWorld) -> None:
     (pbs.state / "slow").write_text("0.3")  # four of them make a look, every 0.5 s one is due
-    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE, timing=TIMING)) as it:
         command = JobSpec(command=["true"], events=8, resources=Resources(cores=1, event_s=0.1))
         (job,) = it.submit("slow", command)
         it.wait_campaign("slow")
@@ -71,7 +66,7 @@ def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWo
     script.write_text("sleep 600\n")  # it outlasts ours, which leave after `idle_s` only
     wants = ["-l", f"select=1:ncpus={CORES}", "-l", "walltime=0:12:00"]
     theirs = ask("qsub", "-N", "calc", *wants, str(script), user=REGULAR)
-    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE, timing=TIMING)) as it:
         command = JobSpec(command=["sleep", "0.1"], events=80, resources=Resources(cores=1, event_s=0.1))
         (job,) = it.submit("pbs", command)
         it.wait_campaign("pbs")
@@ -124,7 +119,7 @@ def test_what_can_never_start_is_deleted_with_the_reason(pbs: PbsWorld) -> None:
 
 
 def test_a_scheduler_that_is_down_is_said_and_nothing_is_lost(pbs: PbsWorld) -> None:
-    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE, timing=TIMING)) as it:
         held = it.home / "held"  # keeps work waiting until the allocations end, however late
         held.touch()
         script = f'while [ "$1" -ge 8 ] && [ -e {held} ]; do sleep 0.1; done; sleep 0.5'
@@ -185,7 +180,7 @@ def test_nodes_are_given_back_to_a_regular_job_that_waits(
     """All of the machine is ours; then somebody wants all of it, for three seconds."""
     script = tmp_path / "regular.sh"
     script.write_text("sleep 3\n")
-    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE, timing=TIMING)) as it:
         command, slow = slow_work(it)
         (job,) = it.submit("pbs", command)
         it.wait_for(lambda: it.client.job(job).row.events_done > 8, "it works")
@@ -207,7 +202,7 @@ def test_work_of_what_is_preempted_is_done_again_and_the_site_goes_on(
     pbs.configure(preempt_order=order, job_history_enable="True")
     script = tmp_path / "urgent.sh"
     script.write_text("sleep 5\n")
-    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE, timing=TIMING)) as it:
         command, slow = slow_work(it)
         (job,) = it.submit("pbs", command)
         it.wait_for(lambda: it.client.job(job).row.events_done > 4, "it works")

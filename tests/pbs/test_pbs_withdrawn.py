@@ -16,6 +16,8 @@ from tidemill.batch.pbs import PbsBatchSystem
 from tidemill.config.site import Cluster
 from tidemill.model.state import AllocationState
 
+pytestmark = pytest.mark.timing(batch={"UNKNOWN_S": 600, "WORD_S": 0.3})
+
 WAITS = "tm-here-e1-9"
 
 
@@ -27,7 +29,7 @@ def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
 
 def hurried(pbs: PbsWorld) -> PbsBatchSystem:
     """A client on a file system that shows new files within 0.3 s."""
-    config = Cluster(calls_per_min_max=100_000, launcher="fork", unknown_s=600, word_s=0.3)
+    config = Cluster(calls_per_min_max=100_000, launcher="fork")
     return PbsBatchSystem(pbs.directory, config, key=KEY)
 
 
@@ -48,7 +50,8 @@ def test_what_others_delete_while_it_waits_is_canceled_before_it_is_lost(pbs: Pb
     assert "while it waited" in status.reason
 
 
+@pytest.mark.timing(batch={"UNKNOWN_S": 0.5})
 def test_what_has_run_and_left_no_word_is_not_canceled(pbs: PbsWorld) -> None:
-    batch = client(pbs, unknown_s=0.5)
+    batch = client(pbs)
     kill(batch)
     assert wait(batch, "tm-here-e1-1", lambda each: each.answer is Answer.GONE).answer is Answer.GONE

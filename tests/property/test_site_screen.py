@@ -8,10 +8,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.config.limits import OrderLimits
 from tidemill.errors import ProtocolError
 from tidemill.model.job import Input, JobSpec, Output
-from tidemill.site.link.screening import NUMBER_MAX, Pace, Screen, room_of
+from tidemill.site.link.screening import NUMBER_MAX, OrderLimits, Pace, Screen, room_of
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import _encoder
 from tidemill.site.state.pool import WorkPool

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.worlds.services.amqp_world import VHOST, BrokerWorld, until
+from tests.worlds.services.amqp_world import TIMING, VHOST, BrokerWorld, until
 from tests.worlds.services.relay import Relay
 from tests.worlds.services.sync_ways import Server, Site, broker_at
 
@@ -23,6 +23,8 @@ from tidemill.server.database.rows import COMPLETED
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.site.link.transport import AmqpTransport
 from tidemill.wire.api import Change
+
+pytestmark = pytest.mark.timing(server=TIMING)
 
 CUT_S = float(os.environ.get("TIDEMILL_CUT_S", "4"))
 JOBS, EVENTS = 30, 10
@@ -139,7 +141,7 @@ def test_a_server_waits_for_a_broker_that_hangs_once_and_not_for_each_asker(
     rabbitmq.vhost()
     server = Server(tmp_path)
     cable = Relay(rabbitmq.port)
-    amqp = rabbitmq.amqp(VHOST, port=cable.port, heartbeat_s=120.0)
+    amqp = rabbitmq.amqp(VHOST, port=cable.port)
     gateway = Gateway(amqp, server.store, server.dispatcher)
     gateway.start()
     with ExitStack() as held:

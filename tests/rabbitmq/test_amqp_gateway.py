@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.worlds.services.amqp_world import CONSUMER_TIMEOUT_S, QUEUE_MAX, BrokerWorld, Person, until
+from tests.worlds.services.amqp_world import CONSUMER_TIMEOUT_S, QUEUE_MAX, TIMING, BrokerWorld, Person, until
 
 from tidemill.model.metrics import wrong
 from tidemill.server.core.dispatcher import Dispatcher
@@ -23,6 +23,8 @@ from tidemill.server.database.store import Session, Store
 from tidemill.server.database.unit_of_work import FeedRetention
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest
+
+pytestmark = pytest.mark.timing(server=TIMING)
 
 pika = pytest.importorskip("pika")
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.worlds.services.access_world import START
-from tests.worlds.services.amqp_world import SCRIPT, VHOST, BrokerWorld, Person, until
+from tests.worlds.services.amqp_world import SCRIPT, TIMING, VHOST, BrokerWorld, Person, until
 from tests.worlds.services.sync_ways import Server, broker_at
 
 from tidemill.client.messages import Messenger
@@ -27,6 +27,8 @@ from tidemill.server.gateway.setup import CONNECTIONS_MAX
 from tidemill.wire.amqp import STATES, Type
 from tidemill.wire.api import ActionRequest, Change
 from tidemill.wire.http import ConflictError
+
+pytestmark = pytest.mark.timing(server=TIMING)
 
 ROOT = Path(__file__).parents[2]
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]

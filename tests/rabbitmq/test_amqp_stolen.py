@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worlds.services.amqp_world import VHOST, BrokerWorld, Person, until
+from tests.worlds.services.amqp_world import TIMING, VHOST, BrokerWorld, Person, until
 from tests.worlds.services.sync_ways import Server, broker_at
 
 from tidemill.client.messages import Messenger
 from tidemill.model.job import JobSpec
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.server.gateway.setup import CONNECTIONS_MAX
+
+pytestmark = pytest.mark.timing(server=TIMING)
 
 THIEF = "atlas"
 """No later test connects as this user, whose closed connections the broker goes on counting for a while."""

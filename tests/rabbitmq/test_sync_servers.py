@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.worlds.services.access_world import START
-from tests.worlds.services.amqp_world import VHOST, BrokerWorld, until
+from tests.worlds.services.amqp_world import TIMING, VHOST, BrokerWorld, until
 from tests.worlds.services.ports import free_port
 from tests.worlds.services.sync_ways import Site, broker_at
 
@@ -23,6 +23,8 @@ from tidemill.site.link.transport import AmqpTransport, HttpTransport, Transport
 from tidemill.wire.api import CampaignRow, SyncReply, SyncRequest
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import ConflictError, Connection
+
+pytestmark = pytest.mark.timing(server=TIMING)
 
 JOBS, EVENTS = 4, 9
 WAYS = ("https", "amqp")

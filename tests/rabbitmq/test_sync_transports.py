@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.worlds.services.amqp_world import BrokerWorld, Person, until
+from tests.worlds.services.amqp_world import TIMING, BrokerWorld, Person, until
 from tests.worlds.services.sync_ways import FAULTS, WAYS, Office, Server, Site, broker_at
 
 from tidemill.errors import SiteError
@@ -16,6 +16,8 @@ from tidemill.server.database.rows import COMPLETED
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.site.link.transport import AmqpTransport, Transport
 from tidemill.wire.http import ConflictError
+
+pytestmark = pytest.mark.timing(server=TIMING)
 
 JOBS, EVENTS = 5, 9
 

@@ -11,7 +11,7 @@ from tests.worlds.batch.slurm_world import slurm_world
 from tests.worlds.home.oracle import output_bytes
 from tests.worlds.home.processes import send
 
-YIELDS = "top_up_s = 0.5\ndrain_s = 1\ndead_after_s = 20\n"
+TIMING = {"site": {"TOP_UP_S": 0.5, "DRAIN_S": 1}}
 JOB = """campaign = "c"
 [[job]]
 command = ["sh", "-c", "sleep 0.25; echo {event} {seed} > hits"]
@@ -27,7 +27,7 @@ event_s = 0.25
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root")
 def test_a_campaign_runs_through_slurm_without_a_lead(slurm_cluster: SlurmCluster) -> None:
-    with slurm_world(slurm_cluster, harvest='tcp = "nodes"', yields=YIELDS) as it:
+    with slurm_world(slurm_cluster, harvest='tcp = "nodes"', timing=TIMING) as it:
         it.submit_file(JOB)
         it.wait_for(lambda: bool(it.processes("pilot")), "pilots run")
         send(it.processes("pilot")[0], signal.SIGKILL)

@@ -328,8 +328,8 @@ def test_a_node_on_which_pilots_hang_is_given_back_and_then_left_alone(slurm_clu
     )
     binary.chmod(0o755)
     # long beside a pilot's start on a busy machine: only n1 is to be found silent
-    quick = "tuning.harvest.first_record_s = 8\ntuning.harvest.quarantine_starts = 2"
-    with site_on(slurm_cluster, top=quick, binary=binary) as it:
+    quick = {"site": {"FIRST_RECORD_S": 8, "QUARANTINE_STARTS": 2}}
+    with site_on(slurm_cluster, timing=quick, binary=binary) as it:
         number = campaign(it, *SECOND, events=2000)
         it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
         (sentence,) = [json.loads(line) for line in it.log().splitlines() if "node.quarantined" in line]

@@ -19,8 +19,10 @@ from tidemill.config.site import Cluster
 from tidemill.model.machine import NodeState
 from tidemill.model.state import AllocationState
 
+pytestmark = pytest.mark.timing(batch={"UNKNOWN_S": 1.0, "COMMAND_TIMEOUT_S": 20.0})
+
 ACTIVE, QUEUED = AllocationState.ACTIVE, AllocationState.QUEUED
-QUICK = Cluster(calls_per_min_max=100_000, unknown_s=1.0, timeout_s=20.0)
+QUICK = Cluster(calls_per_min_max=100_000)
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.contract.transfer_world import Server
+from tests.timing import passed_on
 from tests.worlds.home.world import namespace_command
 
 SCRIPT = """set -e
 tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }
 tidemill site init --batch local
 sed -i 's/^# *allow_adhoc.*/allow_adhoc = true/' "$TIDEMILL_HOME/site/site.toml"
-printf '\n[tuning.routing]\nnear_s = %s\n' "$NEAR_S" >>"$TIDEMILL_HOME/site/site.toml"
 cat more.toml >>"$TIDEMILL_HOME/site/site.toml"
 [ ! -e links.json ] || cp links.json "$TIDEMILL_HOME/site/"
 tidemill server run 2>server.log &
@@ -91,8 +91,8 @@ def run_all(
         text += "[[job]]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in {**usual, **job}.items())
     (home / "job.toml").write_text(text)
     environ = {
-        "PYTHON": sys.executable, "TIDEMILL_HOME": str(home / "h"), "NEAR_S": str(near_s), "JOBS": str(len(jobs)),
-        "SHOWN": shown,
+        "PYTHON": sys.executable, "TIDEMILL_HOME": str(home / "h"), "JOBS": str(len(jobs)),
+        "SHOWN": shown, **passed_on({"site": {"NEAR_S": near_s}}),
     }  # fmt: skip
     done = subprocess.run(
         [*namespace_command(), "/bin/bash", "-c", SCRIPT],

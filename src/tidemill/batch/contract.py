@@ -65,7 +65,7 @@ class Answer(StrEnum):
 
     FOUND = "found"
     GONE = "gone"
-    UNCLEAR = "unclear"  #: submitted but unknown: unclear for `cluster.unknown_s`, then gone
+    UNCLEAR = "unclear"  #: submitted but unknown: unclear for UNKNOWN_S, then gone
 
 
 class Ending(StrEnum):

@@ -27,7 +27,7 @@ from typing import TypeVar
 import msgspec
 
 from tidemill import clock
-from tidemill.batch import processes
+from tidemill.batch import constants, processes
 from tidemill.batch.contract import (
     ELEMENT,
     PLAIN_MAX,
@@ -106,7 +106,7 @@ def emulate(config: LocalBatch, node: NodeUse) -> Emulated:
         memory_mb_per_node=memory,
         processors=processors,
         pin=cores * config.nodes <= len(processors),
-        grace_s=config.grace_s,
+        grace_s=constants.LOCAL_GRACE_S,
     )
 
 

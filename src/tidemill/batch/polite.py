@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 
 from tidemill import clock
+from tidemill.batch import constants
 from tidemill.batch.contract import CommandCounts
 from tidemill.batch.environment import batch_environment
 from tidemill.batch.run import CommandResult, LongReplyError, Refusal, ask, recognise
@@ -26,8 +27,8 @@ GLANCE_BYTES_MAX = 1_000_000
 """A glance is asked for every few seconds. `sdiag` prints 4 to 20 kB, `qstat -B` about 2 kB."""
 
 BYTES_HINT = (
-    "the batch system answers, but with more than Tidemill reads at once: set `reply_bytes_max` in the table "
-    "`[tuning.cluster]` of site.toml (the agent needs about 8 bytes of memory for each), and report it in an issue"
+    "the batch system answers, but with more than Tidemill reads at once: report it in an issue (the agent needs about "
+    "8 bytes of memory for each byte of REPLY_BYTES_MAX in batch/constants.py)"
 )
 """`replies.read_text` of PBS needs that much (docs/batch-pbs.md); the other adapters need less."""
 
@@ -91,8 +92,8 @@ class Budget:
         try:
             reply = ask(
                 command,
-                timeout_s=config.timeout_s,
-                bytes_max=config.reply_bytes_max,
+                timeout_s=constants.COMMAND_TIMEOUT_S,
+                bytes_max=constants.REPLY_BYTES_MAX,
                 environ=batch_environment(os.environ, server=config.server),
                 stdin=stdin,
             )
@@ -106,7 +107,7 @@ class Budget:
         self.calls.seconds += reply.seconds
         self.calls.bytes += len(reply.output) + len(reply.errors)
         limited = bool(reply.errors) and self.refusal(reply) is Refusal.BUSY
-        self._adapt(kind, slow=limited or reply.seconds > config.slow_s, limited=limited)
+        self._adapt(kind, slow=limited or reply.seconds > constants.SLOW_S, limited=limited)
         return reply
 
     def _adapt(self, kind: str, *, slow: bool, limited: bool = False) -> None:
@@ -117,7 +118,7 @@ class Budget:
             self._factors.setdefault(kind, 1.0)
         for each in [*self._factors] if limited else [kind] if kind else []:
             factor = self._factors[each]
-            self._factors[each] = min(factor * 2, self._config.slowdown_max) if slow else max(factor / 2, 1.0)
+            self._factors[each] = min(factor * 2, constants.SLOWDOWN_MAX) if slow else max(factor / 2, 1.0)
         self.calls.interval_factor = max(self._factors.values(), default=1.0)
 
     def _take(self, kept: int) -> None:

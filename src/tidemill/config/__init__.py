@@ -39,7 +39,6 @@ KEY_LIKENESS_MIN = 0.6  #: `spill` and `stop_file`, alike by 0.57, have nothing 
 KEYS_LISTED_MAX = 8  #: a hint that lists more of them is too long to read
 PLACES_NAMED_MAX = 3  #: `ca` is a key of a dozen tables: naming them says nothing
 PROBLEMS_SHOWN = 20  #: of one file: a screen of them
-TUNING = "tuning"  #: the table in which tests and development set constants of the records
 BACKSLASHES = "write texts with `\\`, such as patterns, in single quotes: TOML then leaves `\\` alone"
 _KEY_START = re.compile(r"[{,\[]")
 _NAME_PATTERN = re.compile(
@@ -202,24 +201,9 @@ def _name_in_words(message: str) -> str | None:
 def _checked(
     data: dict[str, Any], record: type[msgspec.Struct], source: Path
 ) -> tuple[dict[str, Any], _Problems]:
-    """The table along the record's types, without what is wrong in it; the constants of its table `[tuning]` are where
-    the settings are."""
-    info, problems = _info(record), _Problems(source)
-    if TUNING not in data or not has_constants(record):
-        return _Checker(source, record, problems).table(data, info, ""), problems
-    rest = {name: value for name, value in data.items() if name != TUNING}
-    settings = _Checker(source, record, problems).table(rest, info, "")
-    constants = _Checker(source, record, problems, tuning=True).table(data[TUNING], info, TUNING)
-    return _merged(settings, constants), problems
-
-
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Both tables; the second one wins, and inner tables are merged alike."""
-    both = dict(below)
-    for name, value in above.items():
-        inner = both.get(name)
-        both[name] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return both
+    """The table along the record's types, without what is wrong in it."""
+    problems = _Problems(source)
+    return _Checker(source, record, problems).table(data, _info(record), ""), problems
 
 
 @cache
@@ -241,15 +225,12 @@ def parse_size(text: str) -> int:
 
 class _Checker:
     """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths. What is wrong is
-    left out and noted in `problems`. `tuning`: the table holds constants, and tables of them, instead of settings."""
+    left out and noted in `problems`."""
 
-    def __init__(
-        self, source: Path, record: type[msgspec.Struct], problems: _Problems, *, tuning: bool = False
-    ) -> None:
+    def __init__(self, source: Path, record: type[msgspec.Struct], problems: _Problems) -> None:
         self._source = source
         self._record = record
         self._problems = problems
-        self._tuning = tuning
 
     def table(self, value: Any, info: inspect.Type, key: str) -> dict[str, Any]:
         """A table that is a whole record."""
@@ -294,7 +275,7 @@ class _Checker:
             table = f"{{ {only.encode_name} = {_quoted(value)} }}"
             raise self._wrong(value, "a table", key, f"write `{key.rpartition('.')[2]} = {table}`")
         self._expect_table(value, key)
-        known = _constants(info.cls) if self._tuning else _settings(info.cls)
+        known = _settings(info.cls)
         dot = f"{key}." if key else ""
         unknown = [name for name in value if name not in known]
         self._problems.errors += [
@@ -302,7 +283,7 @@ class _Checker:
             for name in unknown
         ]
         missing = [name for name, field in known.items() if field.required and name not in value]
-        if missing and not self._tuning:
+        if missing:
             self._problems.has_gaps = True
             for name in missing if not unknown else ():  # one of the unknown keys may stand for it
                 hint = _wanted(known[name].type)
@@ -319,7 +300,7 @@ class _Checker:
     def _meant(self, table: str, name: str, known: Collection[str]) -> str:
         """A hint for an unknown key of a table: the other tables that have it, else one that is much like it, else all
         of a small table, else the page of all."""
-        elsewhere = None if self._tuning else _elsewhere(self._record, table, name)
+        elsewhere = _elsewhere(self._record, table, name)
         if elsewhere is not None:
             return elsewhere
         best = nearest(name, known, likeness=KEY_LIKENESS_MIN)
@@ -495,34 +476,7 @@ def _settings(record: type[msgspec.Struct]) -> dict[str, inspect.Field]:
     """The fields of a record that a file sets, by their names there."""
     info = inspect.type_info(record)
     assert isinstance(info, inspect.StructType)
-    return {field.encode_name: field for field in info.fields if not _is_constant(field.type)}
-
-
-@cache
-def _constants(record: type[msgspec.Struct]) -> dict[str, inspect.Field]:
-    """The fields of a record that are constants, and the tables that hold some."""
-    info = inspect.type_info(record)
-    assert isinstance(info, inspect.StructType)
-    found = {}
-    for field in info.fields:
-        bare = _bare(field.type)
-        is_table = isinstance(bare, inspect.StructType) and has_constants(bare.cls)
-        if is_table or _is_constant(field.type):
-            found[field.encode_name] = field
-    return found
-
-
-def has_constants(record: type[msgspec.Struct]) -> bool:
-    """Whether a file of this record may have a table `[tuning]`."""
-    return bool(_constants(record))
-
-
-def _is_constant(info: inspect.Type) -> bool:
-    while isinstance(info, inspect.Metadata):
-        if info.extra and info.extra.get("constant"):
-            return True
-        info = info.type
-    return False
+    return {field.encode_name: field for field in info.fields}
 
 
 # ---- the reference page --------------------------------------------------------------------------
@@ -543,28 +497,24 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return self.key.rpartition(".")[2] in CREDENTIALS
 
 
-def describe(
-    record: type[msgspec.Struct], prefix: str = "", *, inside: bool = False, constants: bool = False
-) -> list[Key]:
+def describe(record: type[msgspec.Struct], prefix: str = "", *, inside: bool = False) -> list[Key]:
     """Every key that a file of this record may hold, tables opened, in the order of the record. Tables that a file may
     have several of are not keys: `repeated` describes them.
 
-    `inside`: also the keys of tables that a file may have several of, as `io[].name` and `containers.NAME.path`.
-    `constants`: the constants of the record instead, which only `[tuning]` may hold.
-    """
+    `inside`: also the keys of tables that a file may have several of, as `io[].name` and `containers.NAME.path`."""
     keys: list[Key] = []
     info = inspect.type_info(record)
     assert isinstance(info, inspect.StructType)
     for field in info.fields:
         bare = _bare(field.type)
         if isinstance(bare, inspect.StructType):
-            keys += describe(bare.cls, f"{prefix}{field.encode_name}.", inside=inside, constants=constants)
+            keys += describe(bare.cls, f"{prefix}{field.encode_name}.", inside=inside)
             continue
         one, form = _one_of(bare)
-        if _is_constant(field.type) == constants and not isinstance(one, inspect.StructType):
+        if not isinstance(one, inspect.StructType):
             keys.append(_key(prefix, field))
         if inside and isinstance(one, inspect.StructType):
-            keys += describe(one.cls, f"{prefix}{field.encode_name}{form}.", inside=True, constants=constants)
+            keys += describe(one.cls, f"{prefix}{field.encode_name}{form}.", inside=True)
     return keys
 
 

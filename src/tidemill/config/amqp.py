@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tidemill.config import CREDENTIALS
-from tidemill.config.keys import Duration, addresses, constant, doc
+from tidemill.config.keys import addresses, doc
 
 SERVER_USER = "tidemill-server"
 ROLES = ("submitter", "site", "operator")
@@ -37,30 +37,6 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             '`"site"`, it is the user\'s. A `submitter` submits jobs, a `site` syncs, an `operator` reads dead letters'
         ),
     ] = {}
-    messages_max: Annotated[
-        int,
-        msgspec.Meta(ge=100),
-        constant(
-            "Messages that a queue holds at most, so that a reader that has stopped does not fill the broker's disk; "
-            "then submitters are refused, and state changes wait in the database"
-        ),
-    ] = 100_000
-    heartbeat_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1, le=600),
-        constant(
-            "A connection that is silent for two heartbeats is given up: within a minute, at two small frames a "
-            "minute"
-        ),
-    ] = 30.0
-    reconnect_max_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.1),
-        constant(
-            "Longest pause between attempts to reach the broker: short beside an outage, and no load on a broker that "
-            "comes back"
-        ),
-    ] = 30.0
 
     def __post_init__(self) -> None:
         """Refuse a user without a role, a name with two users, and a password."""
@@ -135,16 +111,3 @@ def refuse_password(server: str) -> None:
                 "`server` holds a password before the `@`, where none is read: remove it, and change it where it is "
                 "used, for others may have read it; write such as `https://HOST:PORT`"
             )
-
-
-class AtBroker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[broker]` of a site whose `server` is `amqps://...`."""
-
-    heartbeat_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1, le=600),
-        constant(
-            "A connection that is silent for two heartbeats is given up: within a minute, at two small frames a "
-            "minute"
-        ),
-    ] = 30.0

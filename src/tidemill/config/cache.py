@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, constant, doc
+from tidemill.config.keys import Size, doc
 
 RAM_BYTES_MIN = 1 << 30
 """XrdPfc 5.5.3 refuses less (`pfc.ram`)."""
@@ -24,40 +24,6 @@ class CacheSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """`[space]`: bytes of files in the cache."""
 
     max: Annotated[Size, doc("Bytes of cached files above which the least recently used are removed")]
-    nominal: Annotated[
-        Size | None,
-        constant(
-            "Bytes of cached files that remain after a purge; none = 90 % of `max`, so that a purge comes after each "
-            "10 % of new files"
-        ),
-    ] = None
-    base: Annotated[
-        Size | None,
-        constant(
-            "When the whole disk is fuller than `disk_high`, files are removed down to this; none = 50 % of `max`, so "
-            "that other files cannot take the whole cache"
-        ),
-    ] = None
-    disk_low: Annotated[
-        float,
-        msgspec.Meta(gt=0, lt=1),
-        constant("The share of the whole disk to which such a purge tries to come: 3 % below its start"),
-    ] = 0.93
-    disk_high: Annotated[
-        float,
-        msgspec.Meta(gt=0, lt=1),
-        constant(
-            "The share of the whole disk, other files included, above which the cache shrinks: before the disk is full "
-            "for the others, and above what a cache on a disk of its own fills by `max`"
-        ),
-    ] = 0.96
-    purge_interval_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=60, le=3600),
-        constant(
-            "Time between two polls of the space in use: XCache's least, since between two the cache may exceed `max`"
-        ),
-    ] = 60.0
 
 
 class CacheCredential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,13 +59,6 @@ class CacheTokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     issuers: Annotated[
         list[str], doc("Issuers of tokens that may read (`https://...`); empty = no token is asked for")
-    ] = []
-    audiences: Annotated[
-        list[str],
-        constant(
-            "Audiences (`aud`) that such a token must have; empty = the cache's own address, so that no token that was "
-            "made for another service opens this one"
-        ),
     ] = []
 
 
@@ -148,64 +107,6 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         msgspec.Meta(ge=0, le=128),
         doc("Blocks that are read ahead of an open file; 0 = none, for sparse reads of large files"),
     ] = 10
-    ram_bytes: Annotated[
-        Size,
-        msgspec.Meta(ge=RAM_BYTES_MIN, le=256 << 30),
-        constant("Memory for blocks on their way to the disk: XCache's least, seconds of a fast line"),
-    ] = RAM_BYTES_MIN
-    flush_blocks: Annotated[
-        int,
-        msgspec.Meta(ge=FLUSH_BLOCKS_MIN, le=100_000),
-        constant(
-            "Blocks of a file after which what is on disk is recorded: a crash loses the record of at most these, per "
-            "open file. XCache's least"
-        ),
-    ] = FLUSH_BLOCKS_MIN
-    files_open_max: Annotated[
-        int,
-        msgspec.Meta(ge=FILES_OPEN_MIN, le=80_000),
-        constant(
-            "Files that clients may have open at a time, if the system allows the 3 descriptors that each takes, else "
-            "as many as it allows: several for each of a thousand payloads"
-        ),
-    ] = 10_000
-    origin_wait_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1, le=600),
-        constant(
-            "Longest wait for an origin to accept a connection; after it a read of a file that is not cached fails, "
-            "and the payload reads by another way"
-        ),
-    ] = 10.0
-    origin_stall_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=5, le=3600),
-        constant(
-            "Longest wait for an origin's answer to a request: shorter than the 70 s that clients wait for the cache"
-        ),
-    ] = 60.0
-    restart_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=10, le=3600),
-        constant(
-            "Longest time that payloads wait for a cache that is restarting, before their reads fail: through a "
-            "restart, and not much longer for a cache that is gone"
-        ),
-    ] = 120.0
-    hang_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=5, le=3600),
-        constant(
-            "Time without an answer after which xrootd is killed and restarted: a loaded cache answers sooner"
-        ),
-    ] = 180.0
-    network_data: Annotated[
-        bool,
-        constant(
-            "`data` may lie on a network file system: false, because every block would be written and read over that "
-            "network too, and XCache's locks hold on one host only"
-        ),
-    ] = False
     credential: Annotated[CacheCredential, doc("What the cache shows to origins")] = CacheCredential()
     tls: Annotated[CacheTls, doc("TLS for clients")] = CacheTls()
     tokens: Annotated[CacheTokens, doc("Tokens of clients")] = CacheTokens()

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.config.keys import Duration, Size, constant, doc
+from tidemill.config.keys import Size, doc
 
 _UPSTREAM = re.compile(r"roots?://[A-Za-z0-9.\[\]:_-]+")
 _SCHEME = "roots?|xroots?|https?|davs?"
@@ -151,13 +151,6 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ca: Annotated[
         Path | None, doc("Certification authorities: a PEM file or a directory; none = the system's")
     ] = None
-    silence_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.1),
-        constant(
-            "Give up a reply when the server sends nothing for this time: it answers in a second or two"
-        ),
-    ] = 20.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be reached, or cannot log in."""
@@ -203,28 +196,3 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = None
     rucio: Annotated[Rucio, doc("The Rucio server that knows `rucio:SCOPE/NAME`")] = Rucio()
-
-
-class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the site chooses between reading directly, reading through a cache, and a copy."""
-
-    near_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant("Origins with a shorter round trip are read directly: a cache helps nothing there"),
-    ] = 0.02
-    probe_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "Measure the round trip to an origin or cache at most once in this time, by three connections"
-        ),
-    ] = 300.0
-    stage_bytes_max: Annotated[
-        Size,
-        msgspec.Meta(ge=0),
-        constant(
-            "Files of at most this size that programs read whole may be copied: larger ones would fill the memory of "
-            "nodes"
-        ),
-    ] = 64_000_000

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tidemill.config import CREDENTIALS
-from tidemill.config.keys import Duration, Place, constant, doc, path_in
+from tidemill.config.keys import Duration, Place, doc, path_in
 
 WARDS_MAX = 20
 SOURCES_MAX = 50
@@ -62,13 +62,6 @@ class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         bool, doc("Admit jobs whose home site is down or silent, and send them home afterwards")
     ] = False
     sites: Annotated[list[str], doc("Sites that treat the jobs; empty = every site but their home")] = []
-    moves_max: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=100),
-        constant(
-            "Move a job into wards at most twice: what failed at home and in two wards fails for a reason of its own"
-        ),
-    ] = 2
     cure: Annotated[WardCure, doc("Gentler settings")] = WardCure()
 
 
@@ -108,16 +101,3 @@ class Downtimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """`[downtimes]`: when sites are out of service."""
 
     sources: Annotated[list[DowntimeSource], doc("Where downtimes are read from")] = []
-    every_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant("Pause between two readings: downtimes are announced hours before"),
-    ] = 300.0
-    lead_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0, le=7 * 86400),
-        constant(
-            "Treat a site as down from this time before a downtime begins: it gets no new work, and its queue moves, "
-            "while running work may end"
-        ),
-    ] = 1800.0

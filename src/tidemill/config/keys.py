@@ -49,12 +49,3 @@ def addresses(text: str) -> list[str]:
 def doc(text: str) -> msgspec.Meta:
     """What a key is for, as annotation of a field."""
     return msgspec.Meta(description=text)
-
-
-def constant(why: str) -> msgspec.Meta:
-    """Marks a field that holds a constant of Tidemill instead of a setting: its default is the value, `why` the reason.
-
-    A configuration file that sets it is refused. It is a field so that tests may take another value: they construct
-    the record with it, or set it in the file's table `[tuning]`.
-    """
-    return msgspec.Meta(description=why, extra={"constant": True})

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidemill.config import CREDENTIALS
-from tidemill.config.addressee import NAME_PATTERN, Occasion, Share, parse_target, shown
-from tidemill.config.keys import Duration, constant, doc
+from tidemill.config.addressee import NAME_PATTERN, Occasion, parse_target, shown
+from tidemill.config.keys import doc
 from tidemill.config.outlets import FORMS, PLAIN, SmtpServer, parse_server
 
 _HOST = re.compile(r"[A-Za-z0-9.*?-]+")
@@ -38,19 +38,6 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "File (mode 0600) with the user on its first line and the password on its second; none = no login"
         ),
     ] = None
-    per_min_max: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=10_000),
-        constant("Mails a minute at most; more wait their turn. Mail servers do not take this for a flood"),
-    ] = 60
-    timeout_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1, le=600),
-        constant(
-            "Wait at most T for each answer of the mail server; at the end of a mail, 10 minutes or more (RFC 5321, "
-            "4.5.3.2)"
-        ),
-    ] = 60.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, and a password in the clear."""
@@ -122,12 +109,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     to: Annotated[str, doc("`mail:ADDRESS`, `hook:NAME` or `message:NAME` (a submitter of `[amqp]`)")]
     when: Annotated[list[Occasion], msgspec.Meta(min_length=1), doc("Of what")]
     campaign: Annotated[str, doc("Of which campaigns, `*` for anything, such as `mc26-*`")] = "*"
-    failures_share: Annotated[
-        Share,
-        constant(
-            "For `failures`: from a tenth of failed events on. A submitter may set another share in a campaign"
-        ),
-    ] = 0.1
 
     def __post_init__(self) -> None:
         """Refuse an invalid addressee."""
@@ -160,37 +141,6 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "required with such a host"
         ),
     ] = None
-    gather_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "Report what happens within this time after the first event together with it: a campaign's last jobs end "
-            "together"
-        ),
-    ] = 10.0
-    digest_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant("Minimum time between two messages to an addressee; notices wait meanwhile. More is noise"),
-    ] = 300.0
-    per_hour_max: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=3600),
-        constant("Messages to one addressee in an hour, at most: one in 5 minutes"),
-    ] = 12
-    look_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.05, le=60),
-        constant("Pause between two reads of new events: one indexed query"),
-    ] = 1.0
-    retry_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), constant("First pause after a message that could not be sent")
-    ] = 5.0
-    retry_max_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant("Longest pause between two tries: a mail server that is back is found within 5 minutes"),
-    ] = 300.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""

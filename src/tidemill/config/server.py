@@ -11,14 +11,11 @@ from tidemill import config as config_files
 from tidemill.config.amqp import Amqp
 from tidemill.config.archive import Archiving
 from tidemill.config.hospital import Downtimes, Ward
-from tidemill.config.keys import Duration, constant, doc
+from tidemill.config.keys import doc
 from tidemill.config.notify import Mail, Notify
 from tidemill.config.quotas import Quotas
 from tidemill.config.tls import Roles, Tls, Tokens
-from tidemill.config.web import Web
 from tidemill.errors import ConfigError
-
-SITE_LOST_S = 600.0
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,14 +48,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "Without https every client needs it, and `listen` must be on loopback"
         ),
     ] = None
-    site_lost_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "A site that is silent for this time loses its leases to other sites: an agent that restarts, or a "
-            "network that fails over, is back before"
-        ),
-    ] = SITE_LOST_S
     wards: Annotated[
         list[Ward], doc("The hospital: where jobs with a `home` are treated that wait or fail there")
     ] = []
@@ -71,7 +60,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     downtimes: Downtimes = Downtimes()
     mail: Mail = Mail()
     notify: Notify = Notify()
-    web: Web = Web()
 
     @property
     def place(self) -> Path:

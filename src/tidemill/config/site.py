@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.amqp import AtBroker, refuse_password
-from tidemill.config.caching import Replicas, Routing, SiteCache
+from tidemill.config.amqp import refuse_password
+from tidemill.config.caching import Replicas, SiteCache
 from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
-from tidemill.config.keys import Addresses, Duration, Size, addresses, constant, doc
-from tidemill.config.limits import OrderLimits
+from tidemill.config.keys import Addresses, Duration, Size, addresses, doc
 from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
@@ -47,13 +46,6 @@ class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The embedded batch system: it emulates nodes of this machine."""
 
     nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000), doc("Emulated nodes")] = 1
-    grace_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.1),
-        constant(
-            "Time from SIGTERM to SIGKILL at walltime's end or cancel: pilots need 2 s to write what is finished"
-        ),
-    ] = 5.0
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,75 +70,13 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "`#DW jobdw ...`"
         ),
     ] = []
-    nice: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
-        constant(
-            "The `--nice` value of Tidemill's jobs, on PBS and Grid Engine the least priority (`-p`): behind regular "
-            "jobs, whose priorities rarely differ by as much"
-        ),
-    ] = 1_000_000
     launcher: Annotated[
         Literal["auto", "srun", "pbsdsh", "mpiexec", "fork"],
         doc("What starts a command on several nodes; `auto` = the batch system's own, else mpiexec"),
     ] = "auto"
-    timeout_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "Give up a command of the batch system after this time: a controller that is busy answers later than this "
-            "only when it is in trouble"
-        ),
-    ] = 60.0
-    slow_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.01),
-        constant(
-            "A reply that takes longer doubles the pause between polls: batch systems answer in a fraction of it "
-            "while they are well"
-        ),
-    ] = 2.0
-    slowdown_max: Annotated[
-        float,
-        msgspec.Meta(ge=1),
-        constant(
-            "Pauses between polls grow at most N times, to 8 minutes: nodes must be released in the end"
-        ),
-    ] = 16.0
-    reply_bytes_max: Annotated[
-        Size,
-        msgspec.Meta(ge=10_000),
-        constant(
-            "Give up a reply of the batch system with more bytes than this: 100,000 jobs and elements take 175 MB on "
-            "PBS, whose `qstat -t -f` prints 1.2 to 1.8 kB for each, and 65 MB on Slurm"
-        ),
-    ] = 200_000_000
     calls_per_min_max: Annotated[
         int, msgspec.Meta(ge=2), doc("Commands that Tidemill runs in a minute at most; more wait")
     ] = 30
-    unknown_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "An allocation that queue and accounting have not listed for this time is lost: accounting may be written "
-            "after the job has left the queue"
-        ),
-    ] = 120.0
-    word_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "A pilot's record reaches the agent within this time, also on a network file system (nfs(5): attributes "
-            "are cached for up to 60 s): a later one was written after the reply that does not show its job"
-        ),
-    ] = 60.0
-    doubt_s: Annotated[
-        Duration,
-        msgspec.Meta(gt=0),
-        constant(
-            "The site stops if replies cannot be believed for this time: it cannot yield nodes to jobs that are not "
-            "shown"
-        ),
-    ] = 300.0
 
     def __post_init__(self) -> None:
         """Refuse what the shell would run."""
@@ -179,42 +109,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ]
 
 
-class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How nodes are released."""
-
-    dead_after_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "A pilot that hears nothing from lead or agent for this time drains and leaves: longer than a restart of "
-            "the agent, short beside the time that regular jobs wait"
-        ),
-    ] = 300.0
-    drain_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "A draining pilot ends what still runs after this time: payloads that take ranges stop within it"
-        ),
-    ] = 60.0
-    stop_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "After a stop by staff, pilots drain for at most T before their allocations are canceled: staff expect "
-            "the nodes soon"
-        ),
-    ] = 20.0
-    top_up_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.1),
-        constant(
-            "Without TCP: pause between two reads of new work by a pilot, for one look-up a minute and node on the "
-            "shared file system"
-        ),
-    ] = 60.0
-
-
 class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which nodes we take. Every bound on what we may do is here."""
 
@@ -230,22 +124,6 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
         doc("Pause between two polls of the machine; none = 1 s locally, else 30 s"),
     ] = None
-    cycle_s: Annotated[
-        Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
-        constant("The scheduler's backfill cycle; none = as it says, else 30 s (Slurm's `bf_interval`)"),
-    ] = None
-    death_s: Annotated[
-        Annotated[Duration, msgspec.Meta(ge=0)] | None,
-        constant(
-            "From cancelling one of Tidemill's allocations to its nodes being free; none = as measured (PBS with a "
-            "history), else 5 s"
-        ),
-    ] = None
-    slack_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant("Regular jobs end at most T after their limit: Slurm's KillWait and the epilog"),
-    ] = 30.0
     width: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         doc("Nodes of an allocation at least; none = 1"),
@@ -253,33 +131,6 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     node_hours_max: Annotated[
         Annotated[float, msgspec.Meta(gt=0)] | None, doc("Node-hours in all, until raised; none = no bound")
     ] = None
-    startup_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant("Prolog, epilog and a pilot's start together, until the first starts were measured"),
-    ] = 10.0
-    starts_per_node_hour: Annotated[
-        float,
-        msgspec.Meta(gt=0),
-        constant(
-            "Starts per node of the machine and hour, at most, but 60 an hour in any case: pilots of a minute would "
-            "be mostly prolog and epilog, and load the scheduler"
-        ),
-    ] = 6.0
-    start_by_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "Treat a pilot that has not started after this time as failed: slow launchers and prologs need minutes"
-        ),
-    ] = 600.0
-    wake_nodes: Annotated[
-        bool,
-        constant(
-            "Do powered-down nodes count as idle? Waking one takes minutes and the centre's power, which it saves by "
-            "leaving them asleep"
-        ),
-    ] = False
     tcp: Annotated[
         Literal["open", "lead", "nodes", "closed"],
         doc(
@@ -287,19 +138,6 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "`lead`: this host only; `nodes`: each other only; `closed`: nothing. Without a lead work travels by files"
         ),
     ] = "open"
-    quarantine_starts: Annotated[
-        int,
-        msgspec.Meta(ge=1),
-        constant("Fast failures that put a node into quarantine: one or two happen by chance"),
-    ] = 3
-    first_record_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "Release an allocation that has run for this time without a message of a pilot: launchers and file "
-            "systems that are slow need a minute or two, and nodes should not be held idle for much longer"
-        ),
-    ] = 300.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together."""
@@ -344,9 +182,7 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return Path(self.command[0])
 
 
-class SiteConfig(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"yielding": "yield"}
-):
+class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A site: `SITE/site.toml`."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$"), doc("Name of the site")]
@@ -374,10 +210,6 @@ class SiteConfig(
         Path | None,
         doc("File (mode 0600) with a bearer token that something else renews, as htgettoken does"),
     ] = None
-    broker: AtBroker = AtBroker()
-    limits: Annotated[OrderLimits, doc("What is taken from the server at most, whatever it says")] = (
-        OrderLimits()
-    )
     mode: Annotated[
         Literal["run", "observe"],
         doc(
@@ -390,7 +222,6 @@ class SiteConfig(
     local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()
     cluster: Annotated[Cluster, doc("How the centre's batch system is asked")] = Cluster()
     harvest: Annotated[Harvest, doc("Which nodes Tidemill takes")] = Harvest()
-    yielding: Annotated[Yielding, doc("How nodes are released")] = Yielding()
     accounts: Annotated[list[Account], doc("Grants of the centre, used in this order; none = no ledger")] = []
     io: Annotated[
         list[Io], doc("Areas of shared file systems with a budget; starts are paced to keep it")
@@ -403,14 +234,6 @@ class SiteConfig(
     ] = None
     mail: Annotated[ContactMail, doc("Where mail goes out")] = ContactMail()
     metrics: Annotated[Metrics, doc("Who may read the agent's metrics")] = Metrics()
-    monitor_interval_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0, le=86_400),
-        constant(
-            "Interval at which pilots measure their nodes: CPU, memory, network, disks, file systems, GPUs; 0 = "
-            "never. Charts have a point every half minute"
-        ),
-    ] = 30.0
     nodes_max: Annotated[
         int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that Tidemill holds or asks for at most")
     ] = 100
@@ -488,20 +311,6 @@ class SiteConfig(
     write: Annotated[
         list[Path], doc("Paths that payloads see and may write to, as far as the site's user may")
     ] = []
-    images: Annotated[
-        Literal["auto", "fuse", "unpack", "relocate"],
-        constant(
-            "How nodes show images: by squashfuse, unpacked into memory, or unpacked with paths rewritten; `auto` "
-            "chooses, and falls back"
-        ),
-    ] = "auto"
-    store_mb: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
-        constant(
-            "Memory of a node for images and shared inputs at most, in MB; none = half of it: the rest is for "
-            "payloads and their work directories"
-        ),
-    ] = None
     fast_dir: Annotated[
         str,
         doc(
@@ -511,54 +320,6 @@ class SiteConfig(
             "empty = none, and jobs with such directories are refused"
         ),
     ] = ""
-    output_flush_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.05),
-        constant(
-            "Outputs on a node become durable at least this often: a node that dies loses this much, and a flush "
-            "costs the shared file system one write"
-        ),
-    ] = 30.0
-    storage_patience_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "A node whose outputs cannot be written (input/output errors, a stale or hung mount, a full area) keeps "
-            "them and tries again for at most this long; then it gives its events back and leaves. A failover of a "
-            "file server takes a few minutes"
-        ),
-    ] = 300.0
-    queue_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "Seconds of work that the lead keeps queued at each core: more than a round trip, little to take back "
-            "when a node is lost"
-        ),
-    ] = 2.0
-    idle_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "A pilot without work for this time leaves: the node should not be held idle, and new work often comes "
-            "within seconds"
-        ),
-    ] = 20.0
-    pilot_grace_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "The work of a pilot whose connection is lost for this time goes to other pilots: a passing trouble of "
-            "the network is shorter"
-        ),
-    ] = 30.0
-    bundle_bytes_max: Annotated[
-        Size,
-        msgspec.Meta(ge=1_000_000),
-        constant(
-            "A larger output bundle is closed, a new one started: a bundle is delivered and deleted as a whole"
-        ),
-    ] = 4_000_000_000
     output_bytes_max: Annotated[
         Size,
         msgspec.Meta(ge=1),
@@ -567,94 +328,14 @@ class SiteConfig(
             "included; a payload that leaves more has failed"
         ),
     ] = 20_000_000_000
-    delivery_bytes_max: Annotated[
-        Size,
-        msgspec.Meta(ge=1),
-        constant(
-            "Bytes of all outputs of one job at most, holes included: a job that writes more has gone wrong, or "
-            "should be split"
-        ),
-    ] = 10_000_000_000_000
-    wait_max_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "Jobs wait at the site this long at most for a trouble of its own to end, such as an expired credential "
-            "or a full disk; then they go back to the server. It spans a weekend"
-        ),
-    ] = 259200.0
-    lease_ahead_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant("Seconds of work for all cores that the site keeps leased ahead: a few syncs"),
-    ] = 60.0
-    lease_ranges_max: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=1_000_000),
-        constant("Leased ranges that are not settled, at most: they are in the agent's memory"),
-    ] = 100_000
-    sync_interval_s: Annotated[
-        Annotated[Duration, msgspec.Meta(ge=0.01)] | None,
-        constant(
-            "Pause between two syncs when nothing presses; none = 0.2 s on a Unix socket, which costs nothing, else "
-            "10 s"
-        ),
-    ] = None
-    sync_interval_max_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.01),
-        constant(
-            "Longest pause between two syncs while the server is unreachable: it is noticed within a minute when it "
-            "is back"
-        ),
-    ] = 60.0
-    sync_timeout_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant("Wait at most T for the server in one exchange: a busy server answers in seconds"),
-    ] = 60.0
-    batch_poll_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.05),
-        constant("Pause between two queries of the local batch system, which is a process of our own"),
-    ] = 1.0
-    start_backoff_s: Annotated[
-        Duration, msgspec.Meta(ge=0), constant("First pause after an allocation that failed to start")
-    ] = 2.0
-    start_backoff_max_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "Longest pause after allocations that failed to start: a repaired cluster is used again within 10 minutes"
-        ),
-    ] = 600.0
     lead_listen: Annotated[str, doc("Address that the lead listens on; port 0 = any free one")] = (
         "127.0.0.1:0"
     )
-    heartbeat_s: Annotated[
-        Duration, msgspec.Meta(ge=0.1), constant("Interval of the agent's heartbeat: one small write")
-    ] = 5.0
-    dead_agent_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "An agent on another host without a heartbeat for this time counts as dead: 12 heartbeats, for file "
-            "systems that show writes late"
-        ),
-    ] = 60.0
     stage_bytes_max: Annotated[
         Size,
         msgspec.Meta(ge=1),
         doc("Bytes of staged inputs at most, of all jobs together; one of them may have a fifth, or 20 GB"),
     ] = 100_000_000_000
-    stage_free_bytes_min: Annotated[
-        Size,
-        msgspec.Meta(ge=0),
-        constant(
-            "Inputs wait while the file system of the stage has less free than this; 2 % of it at most. The site's "
-            "log and the fleets' journals need the rest"
-        ),
-    ] = 1_000_000_000
     transfer: Annotated[
         Transfer, doc("How data are moved from and to other sites, and what is kept of them")
     ] = Transfer()
@@ -665,16 +346,6 @@ class SiteConfig(
         list[SiteCache], doc("Caches of far files that this site's payloads may read through")
     ] = []
     replicas: Annotated[Replicas, doc("Where copies of a far file are")] = Replicas()
-    routing: Annotated[Routing, doc("How the site chooses the way of an input that programs open")] = (
-        Routing()
-    )
-    fleet_keep_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0),
-        constant(
-            "Keep an ended fleet, with its payloads' logs, for this time: a day to fetch the log of a failure"
-        ),
-    ] = 86400.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together, and a password."""

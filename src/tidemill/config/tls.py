@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, cast, get_args
 import msgspec
 
 from tidemill.config import CREDENTIALS
-from tidemill.config.keys import Duration, Place, constant, doc
+from tidemill.config.keys import Place, doc
 
 RoleName = Literal["submitter", "site", "operator"]
 MEMBER_NAME_MAX = 100  #: characters of the name of a person or site
@@ -42,13 +42,6 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "their CAs too; a CA without a valid CRL is then refused"
         ),
     ] = "no"
-    reload_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "Read changed certificates, CAs and CRLs again after this time: a revocation counts within a minute"
-        ),
-    ] = 60.0
 
 
 class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,11 +77,6 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`[tokens]`: bearer tokens by the WLCG profile."""
 
     issuers: Annotated[list[Issuer], doc("Services whose tokens are believed")] = []
-    leeway_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0, le=300),
-        constant("Tolerated difference of clocks (`exp`, `nbf`): machines without NTP drift by seconds"),
-    ] = 30.0
 
 
 class Bearer(NamedTuple):
@@ -164,14 +152,6 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "counts before them"
         ),
     ] = {}
-    audit_kept_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=86400),
-        constant(
-            "Keep the audit log, and the record of who ran where, for 400 days: a year and a month, so that a security "
-            "team that looks back over a year finds whole months"
-        ),
-    ] = 34560000.0
 
     def __post_init__(self) -> None:
         """Refuse a member without a credential, a role or a name."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config.keys import DISCOVER, Duration, Size, TokenFile, constant, doc
+from tidemill.config.keys import DISCOVER, TokenFile, doc
 
 STREAMS_S3 = 10
 """As many as boto3 opens by itself (TransferConfig.max_concurrency); bench/transfer.py measures with them."""
@@ -37,13 +37,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     transfers_max: Annotated[
         int, msgspec.Meta(ge=1, le=1000), doc("Files that are moved from and to it at the same time, at most")
     ] = 4
-    streams: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=64)] | None,
-        constant(
-            "Connections of one file: with `s3` as many as boto3 opens by itself, elsewhere one, so that checksums are "
-            "made while the file comes"
-        ),
-    ] = None
     ca: Annotated[
         Path | None,
         doc("Certification authorities: a PEM file, or a directory as X509_CERT_DIR; none = the system's"),
@@ -65,13 +58,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = []
     rename: Annotated[
         bool, doc("Outputs get a temporary name first (`https`: needs MOVE; `root`; `gsiftp`)")
-    ] = True
-    read_back: Annotated[
-        bool,
-        constant(
-            "Outputs are read again and compared where the server reports no checksum: what is not compared is not "
-            "known to be there"
-        ),
     ] = True
     service: Annotated[
         str,
@@ -111,8 +97,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def connections(self) -> int:
         """Connections of one file."""
-        if self.streams is not None:
-            return self.streams
         return STREAMS_S3 if self.url.startswith("s3:") else 1
 
 
@@ -126,42 +110,3 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "data-transfer node that shares the site directory"
         ),
     ] = "agent"
-    transfers_max: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=1000),
-        constant(
-            "Files that are moved at the same time, at most: two endpoints with their default of 4 each; one that may "
-            "have more gets them"
-        ),
-    ] = 8
-    deadline_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "Give up the move of one file after this time, all tries together: the largest files take hours"
-        ),
-    ] = 21600.0
-    stall_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        constant(
-            "End a try that has moved nothing for this time: tape-backed and busy servers pause for a minute"
-        ),
-    ] = 120.0
-    tries_max: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=100),
-        constant("Tries of one move, at most: what fails five times does not pass by itself"),
-    ] = 5
-    pause_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0.01),
-        constant("Pause before the second try; each next one is twice as long"),
-    ] = 2.0
-    cache_bytes_max: Annotated[
-        Annotated[Size, msgspec.Meta(ge=0)] | None,
-        constant(
-            "Keep staged inputs that no job needs now up to N bytes in all; none = half of `stage_bytes_max`, so that "
-            "new inputs always find room"
-        ),
-    ] = None

@@ -29,6 +29,7 @@ from tidemill.files import make_directories
 from tidemill.model.failure import FailureClass
 from tidemill.model.identity import Identity
 from tidemill.net.addresses import is_loopback
+from tidemill.server import constants
 from tidemill.server.api.app import Api, make_app
 from tidemill.server.api.connection import ConnectionLimits, PeerProtocol, Peers
 from tidemill.server.api.pace import Gate
@@ -151,7 +152,7 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
                 broker_up = None if config.amqp.url is None else parts.broker_up
                 api = Api(store, dispatcher, authenticator=authenticator, broker_up=broker_up)
                 keeper = Keeper(
-                    api.readers, dispatcher.writer.write, audit, kept_s=config.roles.audit_kept_s,
+                    api.readers, dispatcher.writer.write, audit, kept_s=constants.AUDIT_KEPT_S,
                     is_active=lambda: dispatcher.writer.is_active,
                 )  # fmt: skip
                 asyncio.run(
@@ -183,7 +184,7 @@ def _raise_open_files() -> None:
 def rules_of(config: ServerConfig) -> DispatchRules:
     """What the configuration says about the verbs."""
     return DispatchRules(
-        site_lost_s=config.site_lost_s,
+        site_lost_s=constants.SITE_LOST_S,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
         quotas=config.quotas, archive=Archive(archive_of(config)),
         wards=wards_of(config), downtimes=config.downtimes,
@@ -286,21 +287,16 @@ def lines_told(place: Path) -> int:
         session.close()
 
 
-def sessions_of(config: ServerConfig) -> Sessions | None:
-    """What signs the logins to the pages; None where there are no pages. Raises ConfigError."""
-    if not config.web.pages:
-        return None
+def sessions_of(config: ServerConfig) -> Sessions:
+    """What signs the logins to the pages. Raises ConfigError."""
     key = config.place / SESSION_KEY
     return Sessions(SESSION_S, read_key(key) if os.path.lexists(key) else None)
 
 
-def application(api: Api, authenticator: access.Authenticator, sessions: Sessions | None) -> Any:
-    """What is served: the API behind its guard and, if there are `sessions`, the pages before it."""
-    quotas = api.dispatcher.rules.quotas
-    if sessions is None:
-        return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
+def application(api: Api, authenticator: access.Authenticator, sessions: Sessions) -> Any:
+    """What is served: the API behind its guard, and the pages before it."""
     web = Website(api, sessions, authenticator)
-    app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
+    app = Gate(make_app(api, web.handlers(), web.error), _asking)
     return web.before(app, access.Guard(app, authenticator))
 
 
@@ -318,7 +314,7 @@ async def _serve(
     *,
     authenticator: access.Authenticator,
     keeper: Keeper,
-    sessions: Sessions | None,
+    sessions: Sessions,
 ) -> None:
     app = application(api, authenticator, sessions)
     config = uvicorn.Config(
@@ -360,8 +356,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, api: Api, authenticator: access.Authenticator) -> None:
         super().__init__(config)
         self._api, self._keys = api, authenticator
-        quotas = api.dispatcher.rules.quotas
-        self._limits = ConnectionLimits(quotas.head_s, quotas.stall_s, quotas.connections_max)
+        self._limits = ConnectionLimits(constants.HEAD_S, constants.STALL_S, constants.CONNECTIONS_MAX)
         self._peers = Peers()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -429,7 +424,7 @@ def _watch_downtimes(api: Api, over: threading.Event) -> None:
             if not over.is_set():
                 text = error.message if isinstance(error, SiteError) else repr(error)
                 _LOG.warning("downtimes.unread", error=text)
-        over.wait(api.dispatcher.rules.downtimes.every_s)
+        over.wait(constants.DOWNTIMES_EVERY_S)
 
 
 def private_dir(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
+from tidemill.site import constants
 from tidemill.site.applications.offers import Offers
 from tidemill.site.data.site_data import SiteData
 from tidemill.site.fleet.lifecycle import Lifecycle
@@ -48,7 +49,7 @@ class Agent:
         self.exchange = Exchange(site, denials)
         caches = SiteCaches(site.config.caches, self.offers.profiles.reads)
         self.node_samples = NodeSamples(
-            site.fleets_dir, site.config.monitor_interval_s, lambda: site.state,
+            site.fleets_dir, constants.MONITOR_INTERVAL_S, lambda: site.state,
             on_sample=self.harvesting.doubts.sampled,
         )  # fmt: skip
         shown = Shown(caches, self.node_samples, self.offers.applications, denials)

@@ -13,6 +13,7 @@ from tidemill.batch.open import open_batch
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
+from tidemill.site import constants
 from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.machine import SiteMachine
@@ -68,7 +69,9 @@ def run_agent(
     for directory in (site_dir, *(site_dir / name for name in ("apps", "log", "fleets", "stage"))):
         directory.mkdir(mode=0o700, exist_ok=True)
     check_site_directory(site_dir)
-    epoch = claim(site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
+    epoch = claim(
+        site_dir, take_over=take_over, heartbeat_s=constants.HEARTBEAT_S, dead_s=constants.DEAD_AGENT_S
+    )
     log.bind(site=config.name, epoch=epoch.number)
     try:
         _serve(site_dir, config, epoch, once=once, stop_pilots=stop_pilots)
@@ -121,7 +124,7 @@ def _first_poll(
         epoch.check()
         epoch.beat()
         try:
-            machine = SiteMachine(config, site_dir, batch, Costs(config.harvest.startup_s))
+            machine = SiteMachine(config, site_dir, batch, Costs(constants.STARTUP_S))
         except SiteError as error:
             if signals is None or not error.transient:
                 amend_status(site_dir, away=None)

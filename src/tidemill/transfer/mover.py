@@ -22,9 +22,10 @@ from typing import TypeVar
 import msgspec
 
 from tidemill import clock
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.files import short_name
 from tidemill.model.failure import FailureClass
+from tidemill.transfer import constants
 from tidemill.transfer.allowed import LITERAL, WEB, permit
 from tidemill.transfer.checksum import ChecksumError, compare, sums
 from tidemill.transfer.contract import (
@@ -40,6 +41,7 @@ from tidemill.transfer.contract import (
 )
 from tidemill.transfer.gridftp import GridFtpAdapter
 from tidemill.transfer.http import HttpAdapter
+from tidemill.transfer.patience import MovePatience
 from tidemill.transfer.s3 import S3Adapter
 from tidemill.transfer.xrootd import XrootdAdapter
 
@@ -65,9 +67,9 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 class Mover:
     """Moves files between the site and the places that `endpoints` permits."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], settings: Transfer, *, size_max: int) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], patience: MovePatience, *, size_max: int) -> None:
         self._endpoints = list(endpoints)
-        self._settings = settings
+        self._patience = patience
         self._size_max = size_max
         self._s3 = S3Adapter()
         http, xrootd, gridftp = HttpAdapter(self._endpoints), XrootdAdapter(), GridFtpAdapter()
@@ -84,7 +86,7 @@ class Mover:
 
     def watch(self) -> Watch:
         """A watch over one move, with the configured limits."""
-        return Watch(deadline_s=self._settings.deadline_s, stall_s=self._settings.stall_s)
+        return Watch(deadline_s=self._patience.deadline_s, stall_s=self._patience.stall_s)
 
     def look(self, url: str, watch: Watch) -> Stat:
         """Size and version of a remote file, within the caps. Raises TransferError."""
@@ -297,7 +299,7 @@ class Mover:
             value is not None and algorithm != "etag"
         ):  # those are other things too, with some ways of encryption
             return None
-        if place.query or not place.endpoint.read_back:
+        if place.query or not constants.READ_BACK:
             return "" if place.query or adapter.stat(place, watch).size_bytes == size else None
         stat = adapter.stat(place, watch)
         same = stat.size_bytes == size and self._digest(adapter, place, stat, watch) == mine.of("sha256")
@@ -335,15 +337,15 @@ class Mover:
         self, place: RemoteFile, direction: Direction, watch: Watch, act: Callable[[int], T]
     ) -> tuple[T, int]:
         """What `act` gives, tried again while that may help; with how many tries."""
-        pause_s = self._settings.pause_s
-        for number in range(1, self._settings.tries_max + 1):
+        pause_s = self._patience.pause_s
+        for number in range(1, self._patience.tries_max + 1):
             watch.begin()
             try:
                 return act(number), number
             except TransferError as error:
                 damaged = isinstance(error, ChecksumError) and number == 1
                 is_full = isinstance(error, NoSpaceError) and direction is Direction.IN  # the stage waits
-                if is_full or not (error.transient or damaged) or number == self._settings.tries_max:
+                if is_full or not (error.transient or damaged) or number == self._patience.tries_max:
                     raise _classed(error, direction, number) from error
             finally:
                 self._adapters[place.scheme].rest()

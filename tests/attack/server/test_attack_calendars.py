@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.timing import timing
 from tests.worlds.home.world import namespace_command
 
 from tidemill.client import Client
@@ -118,15 +119,13 @@ class Server:
         self.calendar = home / "server" / "lrz.ics"
         self.calendar.parent.mkdir(mode=0o700)
         self.config = home / "server" / "server.toml"
-        self.config.write_text(
-            f'tuning.downtimes.every_s = 1\n[[downtimes.sources]]\nfrom = "{self.calendar}"\nsite = "lrz"\n'
-        )
+        self.config.write_text(f'[[downtimes.sources]]\nfrom = "{self.calendar}"\nsite = "lrz"\n')
         self.client = Client(f"unix:{home}/server/api.sock", home=home, retry_s=60)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         words = [sys.executable, "-m", "tidemill.cli.main", "server", "run", "--config", str(self.config)]
-        with (self.home / "log").open("wb") as log:
+        with (self.home / "log").open("wb") as log, timing(server={"DOWNTIMES_EVERY_S": 1}):
             self.process = subprocess.Popen([*namespace_command(), *words], stdout=log, stderr=log)
 
     def asked(self) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.timing import timing
 from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
 
 from tidemill.transfer.program import size_of
@@ -23,16 +24,18 @@ from tidemill.transfer.program import size_of
 pytestmark = pytest.mark.timeout(120)
 HANGS_S = 60.0
 MB = 1024 * 1024
-QUOTAS = {
-    "open_jobs_max": 30_000, "open_kinds_max": 50, "sites_named_max": 3, "head_s": 5.0, "stall_s": 4.0,
-    "connections_max": 12, "requests_per_s": 1000.0, "time_share": 1.0,
+QUOTAS = {"open_jobs_max": 30_000}
+TIMING = {
+    "OPEN_KINDS_MAX": 50, "SITES_NAMED_MAX": 3, "HEAD_S": 5, "STALL_S": 4, "CONNECTIONS_MAX": 12,
+    "REQUESTS_PER_S": 1000, "TIME_SHARE": 1,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("load")
-    made = World(folder, Certs(folder / "certs"), Issuer(folder), quotas=QUOTAS)
+    with timing(server=TIMING):
+        made = World(folder, Certs(folder / "certs"), Issuer(folder), quotas=QUOTAS)
     yield made
     assert made.stop() == 0
     assert made.events("request.failed") == []
@@ -267,7 +270,8 @@ def test_a_refusal_for_want_of_room_is_logged_with_who_asked_and_both_figures(tm
 
 
 def test_a_flood_of_one_submitter_is_paced_and_others_are_not(tmp_path: Path) -> None:
-    world = World(tmp_path, Certs(tmp_path / "certs"), Issuer(tmp_path), quotas={"requests_per_s": 0.5})
+    with timing(server={"REQUESTS_PER_S": 0.5}):
+        world = World(tmp_path, Certs(tmp_path / "certs"), Issuer(tmp_path))
     try:
         with ThreadPoolExecutor(16) as flood:
             answers = list(flood.map(lambda _: world.call("eve", "GET", "/v1/counts"), range(16)))

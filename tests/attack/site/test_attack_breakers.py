@@ -82,10 +82,10 @@ def site() -> Iterator[Site]:
             return whole
 
         data.decide = decide
-        extra = f'''endpoints = [{{ url = "{data.base}/exp/" }}]
-tuning.transfer = {{ tries_max = 2, pause_s = 0.1, stall_s = 3 }}'''
+        extra = f'endpoints = [{{ url = "{data.base}/exp/" }}]'
+        timing = {"transfer": {"TRIES_MAX": 2, "PAUSE_S": 0.1, "STALL_S": 3}}
         try:
-            with world(nodes=1, cores=2, extra=extra) as it:
+            with world(nodes=1, cores=2, extra=extra, timing=timing) as it:
                 yield Site(it, data)
         finally:
             hang.set()

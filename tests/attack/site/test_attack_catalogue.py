@@ -113,6 +113,7 @@ def test_lines_that_say_nothing_are_borne_up_to_a_bound() -> None:
     assert ask(stream(*["\n"] * IDLE_LINES_MAX, line(pfns={GOOD: {}})))._known[NAME][1].urls == [GOOD]
 
 
+@pytest.mark.timing(cache={"CATALOGUE_SILENCE_S": 5.0})
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirection_takes_the_token_to_no_other_host(status: int, tmp_path: Path) -> None:
     token = tmp_path / "token"
@@ -123,7 +124,7 @@ def test_a_redirection_takes_the_token_to_no_other_host(status: int, tmp_path: P
         there = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/replicas/list"
         moved = f"HTTP/1.1 {status} X\r\nLocation: {there}\r\nContent-Length: 1\r\n\r\nx".encode()
         with serving(moved) as url:
-            replicas = RucioReplicas(Rucio(url=url, token_file=token, silence_s=5.0), keep_s=600)
+            replicas = RucioReplicas(Rucio(url=url, token_file=token), keep_s=600)
             with pytest.raises(RucioError) as refused:
                 replicas.of([NAME])
         with pytest.raises(BlockingIOError):

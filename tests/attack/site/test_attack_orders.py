@@ -11,10 +11,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from tidemill.config.limits import OrderLimits
 from tidemill.model.failure import is_jobs_own, step_after
 from tidemill.model.job import JobSpec, Output, OutputKind
-from tidemill.site.link.screening import NUMBER_MAX, Screen, Screened, room_of
+from tidemill.site.link.screening import NUMBER_MAX, OrderLimits, Screen, Screened, room_of
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import _encoder
 from tidemill.site.state.pool import WorkPool

@@ -16,17 +16,14 @@ from tidemill.model.job import JobSpec, Output, OutputKind, Resources
 
 MB = 1_000_000
 LIMIT_MB = 60
-EXTRA = (
-    'output_bytes_max = "{limit}"\ntuning.bundle_bytes_max = "1MB"\ntuning.delivery_bytes_max = "{delivery}"'
-)
 SHORT = {"resources": Resources(memory_mb=300, scratch_mb=100), "retries": 0}
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[World]:
     """One core: what holds up the pilot holds up everybody."""
-    extra = EXTRA.format(limit=f"{LIMIT_MB}MB", delivery="150MB")
-    with world(nodes=1, cores=1, extra=extra) as it:
+    timing = {"site": {"BUNDLE_BYTES_MAX": MB, "DELIVERY_BYTES_MAX": 150 * MB}}
+    with world(nodes=1, cores=1, extra=f'output_bytes_max = "{LIMIT_MB}MB"', timing=timing) as it:
         yield it
 
 
@@ -118,7 +115,8 @@ def test_special_files_are_no_outputs_and_many_files_hold_nobody_up(site: World)
 @pytest.fixture(scope="module")
 def patient() -> Iterator[World]:
     """A site that keeps outputs as large as a payload can name: a copy takes longer than the tests wait."""
-    with world(nodes=1, cores=1, extra=EXTRA.format(limit="8000GB", delivery="8000GB")) as it:
+    timing = {"site": {"BUNDLE_BYTES_MAX": MB, "DELIVERY_BYTES_MAX": 8 * 10**12}}
+    with world(nodes=1, cores=1, extra='output_bytes_max = "8000GB"', timing=timing) as it:
         yield it
 
 

@@ -116,11 +116,12 @@ def test_a_retry_counts_the_jobs_that_cannot_run_again(world: World, counting: C
     assert world.dispatcher.handle_cancel(ActionRequest(campaign=campaign), submitter("ada")).gone == 0
 
 
+@pytest.mark.timing(server={"STORED_BYTES_MAX": 1_000_000})
 def test_an_owner_over_half_of_her_quota_gives_room_after_a_day_and_others_do_not(
     world: World, counting: Counting
 ) -> None:
     hers, his = canceled(world, "eve", jobs=60), canceled(world, "ada", jobs=40)
-    limited(world, stored_bytes_max=1_000_000)
+    limited(world)
     made = counting.made()
     assert counting.run(made, days=0.9) == 0
     counting.run(made, days=1.1)

@@ -17,12 +17,10 @@ from tidemill.server.read import hospital
 from tidemill.wire.hospital import WardRow
 
 HOME = msgspec.structs.replace(SIM, home="home")
-AWAY = Ward(name="away", home_down=True, sites=["a", "b"], moves_max=2)
+AWAY = Ward(name="away", home_down=True, sites=["a", "b"])
 SLOW = Ward(name="slow", waited_s=0.0, sites=["a"])
-MEMORY = Ward(
-    name="memory", failures=["memory"], sites=["a"], cure=WardCure(memory_factor=2, whole_node=True, read="cache"),
-    moves_max=1,
-)  # fmt: skip
+CURE = WardCure(memory_factor=2, whole_node=True, read="cache")
+MEMORY = Ward(name="memory", failures=["memory"], sites=["a"], cure=CURE)
 
 
 class Hospital(World):

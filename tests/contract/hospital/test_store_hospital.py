@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, SLOW, Hospital, bounce, lose, make
 from tests.contract.server_world import SIM, Site, done, failed, leases, release_of
 
 from tidemill.config.hospital import Downtimes, DowntimeSource
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import Input, JobSpec, Resources
+from tidemill.server import constants
 from tidemill.server.database.store import Store
 from tidemill.server.hospital import downtimes
 from tidemill.server.read import hospital
@@ -84,7 +86,7 @@ def test_a_job_is_moved_no_more_often_than_the_ward_allows(open_worlds: list[Hos
     (job,) = world.submit(HOME)
     home, other = Site(world, "home"), Site(world, "a")
     bounce(world, home, other, times=4)
-    assert len(world.job(job).stays) == AWAY.moves_max
+    assert len(world.job(job).stays) == constants.MOVES_MAX
     assert leases(other.sync()) == [], "it has used up its moves, and waits at home"
     assert [each.job for each in leases(home.sync())] == [job]
 
@@ -139,7 +141,7 @@ def test_a_stated_failure_runs_again_with_gentler_settings_and_fails_there_for_g
     home.sync(out_of_memory(lease, 0), want=0)
     (treated,) = leases(other.sync())
     other.sync(out_of_memory(treated, 0), want=0)
-    assert world.state(second) == "FAILED", "moves_max is 1"
+    assert world.state(second) == "FAILED", "the only ward has treated it"
     assert (world.rows()["memory"].failed, len(world.job(second).stays)) == (1, 1)
 
 
@@ -201,11 +203,12 @@ def test_wards_outlive_a_restart_and_a_ward_that_is_gone_sends_its_jobs_home(
     assert (row.ward, row.is_open, row.there, row.home) == ("away", False, 1, 1)
 
 
+@pytest.mark.timing(server={"DOWNTIMES_LEAD_S": 1800})
 def test_a_downtime_moves_the_queue_shortly_before_and_back_after(
     open_worlds: list[Hospital], store: Store, tmp_path: Path
 ) -> None:
     path = tmp_path / "down.toml"
-    source = Downtimes(sources=[DowntimeSource(place=str(path))], lead_s=1800)
+    source = Downtimes(sources=[DowntimeSource(place=str(path))])
     world = make(open_worlds, store, AWAY, downtimes=source)
     jobs = world.submit(*[HOME] * 4)
     home, other = Site(world, "home"), Site(world, "a")

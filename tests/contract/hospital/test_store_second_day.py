@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import pytest
 from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, Hospital, bounce, lose, make
 from tests.contract.server_world import Site, done, leases
 
 from tidemill.config.hospital import Downtimes, DowntimeSource, Ward
 from tidemill.model.job import JobSpec
+from tidemill.server import constants
 from tidemill.server.database.store import Store
 from tidemill.server.hospital import downtimes
 from tidemill.server.read import hospital
@@ -136,11 +138,11 @@ def test_moves_are_counted_over_restarts_and_retries(open_worlds: list[Hospital]
     (job,) = world.submit(HOME)
     home, other = Site(world, "home"), Site(world, "a")
     bounce(world, home, other, times=4, then=world.again)
-    assert len(world.job(job).stays) == AWAY.moves_max
+    assert len(world.job(job).stays) == constants.MOVES_MAX
     world.dispatcher.handle_cancel(ActionRequest(jobs=[job]))
     world.dispatcher.handle_retry(ActionRequest(jobs=[job]))
     world.round()
-    assert len(world.job(job).stays) == AWAY.moves_max
+    assert len(world.job(job).stays) == constants.MOVES_MAX
     assert leases(other.sync()) == []
 
 
@@ -152,11 +154,12 @@ def calendar(path: Path, *, begin: datetime) -> None:
     )
 
 
+@pytest.mark.timing(server={"DOWNTIMES_LEAD_S": 0})
 def test_a_downtime_that_begins_while_events_run_moves_the_queue_and_stops_nothing(
     open_worlds: list[Hospital], store: Store, tmp_path: Path
 ) -> None:
     path = tmp_path / "down.toml"
-    source = Downtimes(sources=[DowntimeSource(place=str(path))], lead_s=0)
+    source = Downtimes(sources=[DowntimeSource(place=str(path))])
     world = make(open_worlds, store, AWAY, downtimes=source)
     jobs = world.submit(*[HOME] * 4)
     home, other = Site(world, "home"), Site(world, "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.contract.hospital.hospital_world import AWAY, HOME, SLOW, Hospital, lose, make
 from tests.contract.server_world import SIM, Site, done, leases
 from tests.contract.test_store_delivery import KeepingSite, delivered, one
@@ -115,10 +116,11 @@ def test_a_job_that_ran_at_home_for_long_and_came_back_waits_from_then_on(
     assert [each.job for each in leases(home.sync())] == [job]
 
 
+@pytest.mark.timing(server={"MOVES_MAX": 1})
 def test_a_job_that_its_home_refuses_too_often_in_a_stated_class_is_treated_instead_of_failed(
     open_worlds: list[Hospital], store: Store
 ) -> None:
-    ward = Ward(name="stage", failures=["stage_in"], sites=["a"], moves_max=1)
+    ward = Ward(name="stage", failures=["stage_in"], sites=["a"])
     world = make(open_worlds, store, ward)
     (job,) = world.submit(HOME)
     home, other = Site(world, "home"), Site(world, "a")

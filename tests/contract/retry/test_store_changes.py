@@ -142,9 +142,10 @@ def test_a_cancel_takes_no_changes(world: World) -> None:
         world.dispatcher.handle_cancel(ActionRequest(jobs=[job], changes=MEMORY))
 
 
+@pytest.mark.timing(server={"CAMPAIGN_KINDS_MAX": 1})
 def test_a_change_counts_under_the_quotas_of_its_submitter(world: World) -> None:
     ada = Identity(role=Role.SUBMITTER, name="ada", via=Via.CERTIFICATE)
-    world.dispatcher.rules = DispatchRules(quotas=Quotas(campaign_kinds_max=1))
+    world.dispatcher.rules = DispatchRules(quotas=Quotas())
     (job,) = world.submit(SMALL, owner="ada")
     with pytest.raises(QuotaError, match="campaign_kinds_max"):
         world.dispatcher.handle_retry(ActionRequest(jobs=[job], changes=MEMORY), ada)

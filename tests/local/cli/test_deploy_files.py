@@ -129,8 +129,6 @@ def test_the_watchdog_starts_again_what_has_died_and_knows_several(place: Path) 
 
 AGENT = """name = "here"
 server = "unix:/nowhere/api.sock"
-tuning.heartbeat_s = 0.2
-tuning.dead_agent_s = 2
 [local]
 nodes = 1
 """
@@ -142,6 +140,7 @@ def agents(site: Path) -> list[int]:
     return [int(json.loads(path.read_text())["pid"]) for path in owners]
 
 
+@pytest.mark.timing(site={"HEARTBEAT_S": 0.2, "DEAD_AGENT_S": 2})
 def test_the_watchdog_keeps_a_real_agent_alive_until_it_is_told_to_stop(place: Path) -> None:
     site = place / "hpc2"
     (site / "apps").mkdir(parents=True)

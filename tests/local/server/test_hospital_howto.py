@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.timing import passed_on
 from tests.worlds.home.world import namespace_command
 
 from tidemill.client import Client
@@ -42,6 +43,9 @@ def answers(path: Path) -> bool:
         return False
 
 
+TIMING = {"site": {"SYNC_INTERVAL_S": 0.2, "BATCH_POLL_S": 0.1}}
+
+
 class Steps:
     """The page's server in a home of its own, in a PID namespace with whatever else is started."""
 
@@ -49,7 +53,7 @@ class Steps:
         self.home = home
         self.folder = home / "server"
         self.folder.mkdir(mode=0o700)
-        self.environ = {**os.environ, "TIDEMILL_HOME": str(home), "HOME": str(home)}
+        self.environ = {**os.environ, "TIDEMILL_HOME": str(home), "HOME": str(home), **passed_on(TIMING)}
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *words: str) -> None:
@@ -132,6 +136,5 @@ def make_site(steps: Steps, name: str) -> None:
         'name = "simulate"\nexecutable = "/bin/true"\narguments = []\n'
     )
     (folder / "site.toml").write_text(
-        f'name = "{name}"\nserver = "unix:{steps.folder}/api.sock"\ntuning.sync_interval_s = 0.2\n'
-        "tuning.batch_poll_s = 0.1\ntuning.idle_s = 20\nnodes_max = 1\n[local]\nnodes = 1\n"
+        f'name = "{name}"\nserver = "unix:{steps.folder}/api.sock"\nnodes_max = 1\n[local]\nnodes = 1\n'
     )

@@ -170,11 +170,10 @@ def test_a_wrong_password_is_told_without_repeating_it(
     assert PASSWORD not in str(caught.value)
 
 
+@pytest.mark.timing(server={"MAIL_TIMEOUT_S": 4})
 def test_a_server_that_takes_its_time_for_a_mail_gets_it_once(start: Start) -> None:
     server = start("--slow", "6")
-    mailer = Mailer(
-        Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org", timeout_s=4)
-    )
+    mailer = Mailer(Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org"))
 
     mailer.send(Parcel("me@example.org", digest()))
     mailer.release()
@@ -197,9 +196,10 @@ def test_a_refused_recipient_does_not_cost_the_connection(
     assert [mail["X-Env-To"] for mail in server.mails()] == ["me@example.org"]
 
 
+@pytest.mark.timing(server={"MAILS_PER_MIN_MAX": 2})
 def test_no_more_mails_a_minute_than_the_limit(start: Start) -> None:
     server, now = start(), [100.0]
-    config = Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org", per_min_max=2)
+    config = Mail(server=f"smtp+plain://localhost:{server.port}", sender="tm@example.org")
     mailer = Mailer(config, monotonic_s=lambda: now[0])
     for number in range(2):
         mailer.send(Parcel("me@example.org", digest(number=number)))

@@ -60,8 +60,8 @@ def test_the_limit_holds_while_agent_and_lead_are_killed_and_others_use_what_is_
 
 
 def test_without_a_lead_no_more_run_either() -> None:
-    yields = "top_up_s = 0.5\ndrain_s = 1\ndead_after_s = 20"
-    options = Options(nodes=2, cores=3, extra='[harvest]\ntcp = "nodes"\n', yields=yields)
+    timing = {"site": {"TOP_UP_S": 0.5, "DRAIN_S": 1}}
+    options = Options(nodes=2, cores=3, extra='[harvest]\ntcp = "nodes"\n', timing=timing)
     with world(options=options) as site:
         (job,) = site.submit("c", spec())
         assert site.wait_campaign("c", timeout_s=110).events_done == EVENTS

@@ -17,6 +17,8 @@ from tidemill.config.site import LocalBatch, NodeUse
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
+pytestmark = pytest.mark.timing(batch={"LOCAL_GRACE_S": 2})
+
 DEADLINE_S = 20.0
 
 
@@ -25,7 +27,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "batch"
-        self.config = LocalBatch(nodes=2, grace_s=2)  # a shell that hears TERM has time to do its trap
+        self.config = LocalBatch(nodes=2)  # a shell that hears TERM has time to do its trap
         self.batch = LocalBatchSystem(self.directory, self.config, NodeUse(cores=1, memory_mb=100))
         self.names: list[str] = []
 

@@ -24,7 +24,7 @@ SPIN = "import time; until = time.monotonic() + 6\nwhile time.monotonic() < unti
 @pytest.fixture(scope="module")
 def it() -> Iterator[World]:
     """A site that measures often, and whose node has begun to compute."""
-    with world(nodes=1, cores=2, extra="tuning.monitor_interval_s = 0.5") as running:
+    with world(nodes=1, cores=2, timing={"site": {"MONITOR_INTERVAL_S": 0.5}}) as running:
         running.submit("busy", *[JobSpec(command=["/usr/bin/env", "python3", "-c", SPIN])] * 2)
         running.wait_for(lambda: (found := reply(running)) is not None and found.nodes, "samples")
         # of a node that has nothing to do for long the pilot leaves, and there are no more samples

@@ -23,10 +23,6 @@ from tidemill.wire.node import Ended
 CLOSED = """[harvest]
 tcp = "nodes"
 """
-YIELD = """top_up_s = 0.5
-drain_s = 1
-dead_after_s = {dead_after_s}
-"""
 
 
 @pytest.fixture
@@ -35,8 +31,8 @@ def closed() -> Iterator[Callable[..., World]]:
     with contextlib.ExitStack() as stack:
 
         def start(dead_after_s: float = 20.0) -> World:
-            yields = YIELD.format(dead_after_s=dead_after_s)
-            options = Options(nodes=2, cores=2, extra=CLOSED, yields=yields)
+            timing = {"site": {"TOP_UP_S": 0.5, "DRAIN_S": 1, "DEAD_AFTER_S": dead_after_s}}
+            options = Options(nodes=2, cores=2, extra=CLOSED, timing=timing)
             return stack.enter_context(world(options=options))
 
         yield start

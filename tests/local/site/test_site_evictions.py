@@ -20,7 +20,7 @@ def test_an_allocation_whose_pilot_hangs_is_given_back_with_a_reason(tmp_path: P
     flag.touch()
     options = Options(
         nodes=1,
-        extra="[tuning.harvest]\nfirst_record_s = 1\n",
+        timing={"site": {"FIRST_RECORD_S": 1}},
         environment={"TIDEMILL_NODE_BINARY": str(binary)},
     )
     with world(options=options) as it:

@@ -22,8 +22,8 @@ executable = "/bin/sh"
 arguments = ["-c", "for k in 1 2 3; do cat /no-such-directory/{event} 2>/dev/null; done; exit 0"]
 trace_every = 4
 """
+OFTEN = {"site": {"MONITOR_INTERVAL_S": 1}}  #: as often the server learns what the site shows
 AREA = """
-tuning.monitor_interval_s = 1  # as often the server learns what the site shows
 [[io]]
 name = "gone"
 prefixes = ["/no-such-directory"]
@@ -39,7 +39,7 @@ EVENTS = 9
 
 @pytest.fixture(scope="module")
 def it() -> Iterator[World]:
-    with world(nodes=1, cores=1, extra=AREA) as running:
+    with world(nodes=1, cores=1, extra=AREA, timing=OFTEN) as running:
         (running.home / "site" / "apps" / "probe.toml").write_text(PROBE)
         running.wait_for(lambda: offered(running), "the application is offered")
         yield running

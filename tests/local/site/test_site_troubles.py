@@ -67,9 +67,9 @@ def test_jobs_of_a_lone_site_whose_proxy_expired_wait_until_it_is_renewed(
 ) -> None:
     url, data, ca = served
     pem = write_proxy(data.parent / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
-    endpoint = f'''endpoints = [{{ url = "{url}/", ca = "{ca}", certificate = "{pem}" }}]
-tuning.transfer = {{ tries_max = 2, pause_s = 0.1 }}'''
-    with world(nodes=1, cores=2, extra=endpoint) as it:
+    endpoint = f'endpoints = [{{ url = "{url}/", ca = "{ca}", certificate = "{pem}" }}]'
+    timing = {"transfer": {"TRIES_MAX": 2, "PAUSE_S": 0.1}}
+    with world(nodes=1, cores=2, extra=endpoint, timing=timing) as it:
         specs = []
         for number in range(8):
             (data / f"in{number}").write_text("content\n")
@@ -115,9 +115,8 @@ tuning.transfer = {{ tries_max = 2, pause_s = 0.1 }}'''
 
 
 def test_a_stage_area_that_is_full_makes_jobs_wait_not_fail() -> None:
-    with world(
-        nodes=1, cores=2, extra="stage_bytes_max = 150_000\ntuning.transfer = { cache_bytes_max = 0 }"
-    ) as it:
+    timing = {"site": {"STAGE_CACHE_BYTES_MAX": 0}}
+    with world(nodes=1, cores=2, extra="stage_bytes_max = 150_000", timing=timing) as it:
         specs = []
         for number in range(6):
             path = it.home / "me" / f"in{number}"

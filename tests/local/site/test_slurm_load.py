@@ -66,8 +66,9 @@ def test_status_costs_one_query_whatever_the_crowd_and_our_number(fake: Fake) ->
     assert batch.calls.bytes - before[1] < 1000
 
 
+@pytest.mark.timing(batch={"SLOW_S": 0.3, "SLOWDOWN_MAX": 4})
 def test_slow_controller_makes_polls_rarer_up_to_a_bound(fake: Fake) -> None:
-    config = Cluster(slow_s=0.3, slowdown_max=4, calls_per_min_max=1000)
+    config = Cluster(calls_per_min_max=1000)
     batch, change = fake(config, crowd={"nodes": 4}, delay_s=0.4)
     factors = []
     for _ in range(3):
@@ -83,14 +84,16 @@ def test_slow_controller_makes_polls_rarer_up_to_a_bound(fake: Fake) -> None:
     assert batch.calls.interval_factor == 1.0
 
 
+@pytest.mark.timing(batch={"COMMAND_TIMEOUT_S": 1})
 def test_controller_that_hangs_costs_no_more_than_the_time_allowed(fake: Fake) -> None:
-    batch, _ = fake(Cluster(timeout_s=1), delay_s=30)
+    batch, _ = fake(Cluster(), delay_s=30)
     with pytest.raises(SiteError, match="did not answer within 1 s"):  # nobody waits for the other 29
         batch.status(["tm-x-e1-1"])
 
 
+@pytest.mark.timing(batch={"REPLY_BYTES_MAX": 1000000})
 def test_reply_that_is_too_large_is_given_up(fake: Fake) -> None:
-    batch, _ = fake(Cluster(reply_bytes_max=1_000_000), crowd={"waiting": 20000, "nodes": 10})
+    batch, _ = fake(Cluster(), crowd={"waiting": 20000, "nodes": 10})
     with pytest.raises(SiteError, match="more than 1000000 bytes"):
         batch.snapshot()
     assert batch.calls.failures == 1
@@ -188,8 +191,9 @@ def test_job_between_queue_and_accounting_is_unclear_and_then_told(fake: Fake) -
     assert batch.calls.queries - queries == 1, "what has ended is not looked up again"
 
 
+@pytest.mark.timing(batch={"UNKNOWN_S": 0.3})
 def test_job_that_nobody_knows_is_unclear_for_a_while_and_then_gone(fake: Fake) -> None:
-    batch, change = fake(Cluster(calls_per_min_max=1000, unknown_s=0.3))
+    batch, change = fake(Cluster(calls_per_min_max=1000))
     batch.submit(submission("tm-x-e1-1"))
     change(jobs=[])
     assert batch.status(["tm-x-e1-1"])["tm-x-e1-1"].answer is Answer.UNCLEAR

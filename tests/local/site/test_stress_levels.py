@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.world import SITE, TIDEMILL, World, world
+from tests.timing import passed_on
+from tests.worlds.home.world import SITE, TIDEMILL, TIMING, World, world
 
 TEST = """
 name = "short"
@@ -27,8 +28,8 @@ event_s = 1.0
 BUSY = "end=$(( $(date +%s%N) + 300000000 )); while [ $(date +%s%N) -lt $end ]; do :; done; sleep 0.6"
 
 
-EXTRA = """tuning.monitor_interval_s = 1
-[[io]]
+OFTEN = {"site": {"MONITOR_INTERVAL_S": 1}}
+EXTRA = """[[io]]
 name = "sw"
 prefixes = ["/sw"]
 ops_per_s = 2000
@@ -37,7 +38,7 @@ ops_per_s = 2000
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[World]:
-    with world(nodes=2, cores=4, extra=EXTRA) as it:
+    with world(nodes=2, cores=4, extra=EXTRA, timing=OFTEN) as it:
         yield it
 
 
@@ -152,9 +153,10 @@ def test_the_gate_fails_against_a_better_run_and_passes_against_the_same(site: W
 def test_two_sites_hold_a_level_together_and_one_that_stops_leaves_the_other_alone(site: World) -> None:
     there = site.home / "there"
     (there / "apps").mkdir(parents=True, mode=0o700)
-    text = SITE.format(home=site.home, nodes=1, cores=2, extra="", yields="dead_after_s = 20")
+    text = SITE.format(home=site.home, nodes=1, cores=2, extra="")
     (there / "site.toml").write_text(text.replace('"here"', '"there"'))
-    command = site.inside(["env", f"TIDEMILL_HOME={site.home}", *TIDEMILL, "site", "run", str(there)])
+    often = [f"{name}={value}" for name, value in passed_on(TIMING, OFTEN).items()]
+    command = site.inside(["env", f"TIDEMILL_HOME={site.home}", *often, *TIDEMILL, "site", "run", str(there)])
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
         try:
             site.wait_for(lambda: len(site.client.sites()) == 2, "the second site joins")

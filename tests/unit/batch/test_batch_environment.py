@@ -20,6 +20,8 @@ from tidemill.batch.slurm import SlurmBatchSystem
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
+pytestmark = pytest.mark.timing(batch={"UNKNOWN_S": 0.0})
+
 KEY = "0123456789abcdef"
 HOSTILE = {
     "SQUEUE_USERS": "ada", "SQUEUE_PARTITION": "shared", "SQUEUE_ACCOUNT": "phys", "SQUEUE_STATES": "R",
@@ -37,7 +39,7 @@ HOSTILE = {
 
 
 def slurm(folder: Path) -> BatchSystem:
-    return SlurmBatchSystem(folder, Cluster(launcher="fork", calls_per_min_max=1000, unknown_s=0.0), key=KEY)
+    return SlurmBatchSystem(folder, Cluster(launcher="fork", calls_per_min_max=1000), key=KEY)
 
 
 def submit(batch: BatchSystem) -> str:

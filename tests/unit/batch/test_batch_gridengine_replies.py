@@ -117,6 +117,7 @@ def test_durations_and_sizes() -> None:
     assert replies.read_size_mb("-") == 0
 
 
+@pytest.mark.timing(batch={"NICE": 7})
 def test_submission_needs_a_parallel_environment_for_more_than_one_slot() -> None:
     submission = BatchSubmission(
         name="tm-a-e1-1", command=["x"], nodes=2, cores=4, memory_mb=0, walltime_s=60
@@ -124,7 +125,7 @@ def test_submission_needs_a_parallel_environment_for_more_than_one_slot() -> Non
     with pytest.raises(SiteError, match="parallel environment") as caught:
         command.submit_words(submission, Cluster(), key="k", account="")
     assert not caught.value.transient
-    config = Cluster(parallel_environment="nodes", exclude=["n9"], directives=["-l exclusive=true"], nice=7)
+    config = Cluster(parallel_environment="nodes", exclude=["n9"], directives=["-l exclusive=true"])
     words = command.submit_words(submission, config, key="k", account="proj")
     assert words[words.index("-pe") : words.index("-pe") + 3] == ["-pe", "nodes", "8"]
     assert "hostname=!(n9)" in words

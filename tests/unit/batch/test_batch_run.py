@@ -72,11 +72,12 @@ def test_program_that_prints_without_end_is_stopped() -> None:
         ask(["yes"], bytes_max=100_000)
 
 
+@pytest.mark.timing(batch={"REPLY_BYTES_MAX": 100000})
 def test_a_reply_that_is_too_large_names_the_command_and_what_to_set() -> None:
     with pytest.raises(SiteError, match="`yes` printed more than 100000 bytes") as caught:
-        Budget(Cluster(reply_bytes_max=100_000)).query(["yes"])
+        Budget(Cluster()).query(["yes"])
     assert "the batch system answers" in (caught.value.hint or "")
-    assert "`reply_bytes_max` in the table `[tuning.cluster]` of site.toml" in (caught.value.hint or "")
+    assert "REPLY_BYTES_MAX in batch/constants.py" in (caught.value.hint or "")
 
 
 def test_missing_program_is_no_passing_trouble() -> None:
@@ -93,8 +94,9 @@ def test_first_known_word_tells_the_refusal() -> None:
     assert recognise(CommandResult("x", 1, b"", "fire", 0), words) is Refusal.OTHER
 
 
+@pytest.mark.timing(batch={"SLOW_S": 0.05, "SLOWDOWN_MAX": 4.0})
 def test_slow_replies_make_polls_rarer_up_to_a_bound_and_quick_ones_bring_them_back() -> None:
-    budget = Budget(Cluster(slow_s=0.05, slowdown_max=4.0, calls_per_min_max=1000))
+    budget = Budget(Cluster(calls_per_min_max=1000))
     for expected in (2.0, 4.0, 4.0):
         budget.query(["sleep", "0.06"], kind="queue")
         assert budget.calls.interval_factor == expected
@@ -125,8 +127,9 @@ def test_commands_a_minute_are_bounded_and_actions_have_a_share_of_their_own() -
     assert (budget.calls.queries, budget.calls.actions) == (6, 2)
 
 
+@pytest.mark.timing(batch={"COMMAND_TIMEOUT_S": 1})
 def test_calls_count_bytes_seconds_and_failures() -> None:
-    budget = Budget(Cluster(calls_per_min_max=1000, timeout_s=1), [("no such", Refusal.DENIED)])
+    budget = Budget(Cluster(calls_per_min_max=1000), [("no such", Refusal.DENIED)])
     budget.query(["sh", "-c", "printf 12345; sleep 0.05"])
     assert budget.calls.bytes == 5
     assert 0.05 <= budget.calls.last_s <= budget.calls.seconds

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.timing import timing
 
 from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.run import CommandResult, Refusal, recognise
@@ -362,7 +363,8 @@ def test_words_of_a_submission() -> None:
     assert "--deadline=now+960seconds" in punctual
     regular = submit_words(msgspec.structs.replace(asked, polite=False), config, ASKED)
     assert set(words) - set(regular) == {"--nice=1000000"}
-    plain = submit_words(submission(partition="p2", account="other"), Cluster(nice=None), ASKED)
+    with timing(batch={"NICE": 0}):
+        plain = submit_words(submission(partition="p2", account="other"), Cluster(), ASKED)
     assert {"--partition=p2", "--account=other", "--nodes=1"} <= set(plain)
     assert not [
         word for word in plain if word.startswith(("--nice", "--array", "--mem", "--deadline", "--qos"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemill import config
+from tidemill.cache import constants
 from tidemill.cache.engine.configuration import CachePlaces, check, space_of, texts
 from tidemill.cache.engine.nodeform import NodeCache, node_text
 from tidemill.config.cache import CacheConfig, CacheSpace
@@ -56,18 +57,14 @@ def test_what_is_exported_and_allowed_is_exactly_the_list() -> None:
 
 def test_every_key_of_the_engine_reaches_the_configuration() -> None:
     keys = "block_bytes = '256KiB'\nprefetch_blocks = 0\nport = 1099\n"
-    keys += "tuning.ram_bytes = '4GiB'\ntuning.flush_blocks = 500\n"
 
-    made = lines(
-        ORIGIN + keys + "[space]\nmax = '10GB'\n"
-        "[tuning.space]\ndisk_low = 0.5\ndisk_high = 0.6\nnominal = '8GB'\nbase = '1GB'\npurge_interval_s = 120\n"
-    )
+    made = lines(ORIGIN + keys + "[space]\nmax = '10GB'\n")
 
     assert "pfc.blocksize 262144" in made
     assert "pfc.prefetch 0" in made
-    assert "pfc.ram 4294967296" in made
-    assert "pfc.flush 500" in made
-    assert "pfc.diskusage 0.5 0.6 files 976562k 7812500k 9765625k purgeinterval 120" in made
+    assert "pfc.ram 1073741824" in made
+    assert "pfc.flush 100" in made
+    assert "pfc.diskusage 0.93 0.96 files 4882812k 8789062k 9765625k purgeinterval 60" in made
     assert "oss.localroot /scratch/data" in made
 
 
@@ -105,14 +102,11 @@ def test_tls_tokens_and_certificates_of_clients(tmp_path: Path) -> None:
     assert f"xrd.tlsca certdir {tmp_path}" in by_certificate
     assert any(line.startswith("sec.protocol gsi") for line in by_certificate)
 
-    made = read(
-        ORIGIN + SPACE + tls + "[tokens]\nissuers = ['https://issuer.example/']\n"
-        "[tuning.tokens]\naudiences = ['site']\n"
-    )
+    made = read(ORIGIN + SPACE + tls + "[tokens]\nissuers = ['https://issuer.example/']\n")
     check(made)
     by_token = texts(made, PLACES)
     assert "sec.protocol ztn" in by_token.xrootd.splitlines()
-    assert "audience = site" in by_token.scitokens
+    assert "audience = roots://{host}:1094" in by_token.scitokens
     assert "issuer = https://issuer.example/" in by_token.scitokens
 
 
@@ -168,18 +162,10 @@ def test_security_that_would_not_hold_is_refused(tables: str, why: str) -> None:
     assert why in refused(ORIGIN + SPACE + tables)
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        CacheSpace(max=100, nominal=100),
-        CacheSpace(max=100, nominal=50, base=60),
-        CacheSpace(max=100, base=0),
-        CacheSpace(max=1000, disk_low=0.9, disk_high=0.8),
-    ],
-)
-def test_a_space_in_the_wrong_order_is_refused(space: CacheSpace) -> None:
-    with pytest.raises(ConfigError):
-        space_of(space)
+def test_a_space_of_a_byte_is_refused() -> None:
+    assert space_of(CacheSpace(max=100)) == (50, 90, 100)
+    with pytest.raises(ConfigError, match="too small"):
+        space_of(CacheSpace(max=1))
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a$b", "/a#b", '/a"b', "/a\nb"])
@@ -208,7 +194,7 @@ def test_a_node_reads_through_the_site_without_its_credential() -> None:
     assert through.credential.certificate is None
     assert through.origins == ["root://c:1094//root://a.example:1094//store/"]
     assert direct.clients == []
-    assert direct.space.max + direct.ram_bytes < 2_000_000_000
+    assert direct.space.max + constants.RAM_BYTES < 2_000_000_000
 
 
 def test_a_node_belongs_to_the_federation_of_its_site() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from tests.timing import timing
 
 from tidemill.cache.routing.rucio import RucioError, RucioReplicas
 from tidemill.config.caching import Rucio
@@ -56,8 +57,8 @@ def serving(*replies: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def ask(*replies: bytes | Callable[[socket.socket], None], silence_s: float = 5.0) -> RucioReplicas:
-    with serving(*replies) as url:
-        made = RucioReplicas(Rucio(url=url, silence_s=silence_s), keep_s=600)
+    with serving(*replies) as url, timing(cache={"CATALOGUE_SILENCE_S": silence_s}):
+        made = RucioReplicas(Rucio(url=url), keep_s=600)
         made.of([NAME])
         return made
 

@@ -19,6 +19,7 @@ def renewed(authority: Authority, place: Path) -> None:
     authority.issue(Wanted(role="server", name="127.0.0.1", days=1, renew=True), place)
 
 
+@pytest.mark.timing(server={"CERTIFICATES_RELOAD_S": 1})
 def test_what_changes_is_read_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority.create(tmp_path / "ca", name="CA", days=2)
     grid = tmp_path / "grid"
@@ -36,7 +37,7 @@ def test_what_changes_is_read_by_another_thread(tmp_path: Path, monkeypatch: pyt
     certificates = Certificates(
         Tls(
             certificate=tmp_path / "127.0.0.1.pem", key=tmp_path / "127.0.0.1.key",
-            ca=authority.certificate_path, other_ca=grid, reload_s=1,
+            ca=authority.certificate_path, other_ca=grid,
         ),
         [],
     )  # fmt: skip

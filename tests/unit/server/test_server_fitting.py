@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.config.limits import OrderLimits
 from tidemill.model.job import JobSpec
 from tidemill.server.core.sync import fitting
+from tidemill.site import constants
 from tidemill.wire.api import ORDERS_MAX, CancelEventsOrder, DeliverOrder, LeaseOrder, Order, SyncReply
 
 
@@ -21,7 +21,7 @@ def told(orders: list[Order]) -> int:
     """How many orders are told, whose reply a site with the limits as they are takes."""
     number = fitting(orders)
     reply = SyncReply(acked=2**62, orders=orders[:number], more=True, now_us=2**62)
-    assert len(msgspec.json.encode(reply)) < OrderLimits().reply_bytes_max
+    assert len(msgspec.json.encode(reply)) < constants.SYNC_REPLY_BYTES_MAX
     return number
 
 

@@ -22,7 +22,6 @@ from tidemill import clock
 from tidemill.config import loads
 from tidemill.config.server import ServerConfig
 from tidemill.config.tls import Bearer, Issuer, Roles
-from tidemill.config.web import Web
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.core.dispatcher import Dispatcher
@@ -519,4 +518,3 @@ def test_servers_with_one_session_key_know_each_others_logins(tmp_path: Path) ->
     key.symlink_to("not mounted")
     with pytest.raises(ConfigError, match="failed to read the secret file"):
         sessions_of(config)
-    assert sessions_of(ServerConfig(dir=tmp_path, web=Web(pages=False))) is None

@@ -29,10 +29,11 @@ from tidemill.server.errors import ConflictError, QuotaError, RequestError
 from tidemill.server.identity.access import IDENTITY
 from tidemill.wire.api import ActionRequest, SubmitRequest
 
+FEW = {"OPEN_KINDS_MAX": 5, "CAMPAIGN_KINDS_MAX": 8, "STORED_BYTES_MAX": 1_000_000, "SITES_NAMED_MAX": 2}
+pytestmark = pytest.mark.timing(server=FEW)
+
 EVE = Identity(role=Role.SUBMITTER, name="eve", via=Via.CERTIFICATE)
-QUOTAS = Quotas(
-    open_jobs_max=50, open_kinds_max=5, campaign_kinds_max=8, stored_bytes_max=1_000_000, sites_named_max=2
-)
+QUOTAS = Quotas(open_jobs_max=50)
 TEXTS = st.text(alphabet='ab"\\,[]{}\n', max_size=8)
 VALUES = st.recursive(
     TEXTS | st.integers(),
@@ -241,8 +242,9 @@ def test_a_retry_opens_no_more_kinds_than_a_submission_may(dispatcher: Dispatche
 # ---- pace ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing(server={"TIME_SHARE": 0.25, "REQUESTS_PER_S": 100})
 def test_time_that_was_spent_is_paid_back_by_waiting() -> None:
-    account = PaceAccount(Quotas(time_share=0.25, requests_per_s=100))
+    account = PaceAccount()
     account.spend(1.0, 10.0)
     assert account.wait_s(10.0)[0] == 0
     account.spend(1.0, 10.0)
@@ -252,16 +254,18 @@ def test_time_that_was_spent_is_paid_back_by_waiting() -> None:
     assert account.is_idle(100.0)  # without being asked anything in between
 
 
+@pytest.mark.timing(server={"TIME_SHARE": 0.25, "REQUESTS_PER_S": 100})
 def test_an_account_that_time_has_paid_is_idle_without_another_request() -> None:
-    account = PaceAccount(Quotas(time_share=0.25, requests_per_s=100))
+    account = PaceAccount()
     account.ask(5.0)
     account.spend(2.0, 5.0)
     assert not account.is_idle(6.0)
     assert account.is_idle(60.0)
 
 
+@pytest.mark.timing(server={"REQUESTS_PER_S": 10})
 def test_more_requests_than_the_rate_have_to_wait() -> None:
-    account = PaceAccount(Quotas(requests_per_s=10))
+    account = PaceAccount()
     for _ in range(120):
         account.ask(5.0)
     assert account.wait_s(5.0) == (2.0, "requests_per_s")
@@ -271,10 +275,10 @@ def test_more_requests_than_the_rate_have_to_wait() -> None:
 class Asked:
     """An application that waits until it may end, behind the gate."""
 
-    def __init__(self, quotas: Quotas) -> None:
+    def __init__(self) -> None:
         self.inside = self.most = 0
         self.release = asyncio.Event()
-        self.gate = Gate(self._app, quotas, lambda scope: scope.get(IDENTITY), pause_s=0.0)
+        self.gate = Gate(self._app, lambda scope: scope.get(IDENTITY), pause_s=0.0)
         self.statuses: list[int] = []
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -294,11 +298,12 @@ class Asked:
         await self.gate({"type": "http", "path": path, "headers": headers, IDENTITY: identity}, None, send)
 
 
+@pytest.mark.timing(server={"REQUESTS_MAX": 10, "FEEDS_MAX": 2})
 def test_one_submitter_has_few_requests_at_once_and_one_large_one() -> None:
     bob = msgspec.structs.replace(EVE, name="bob")
 
     async def scenario() -> Asked:
-        asked = Asked(Quotas(requests_max=10, feeds_max=2))
+        asked = Asked()
         calls = [asyncio.create_task(asked.ask(EVE)) for _ in range(12)]
         await asyncio.sleep(0.05)
         assert (asked.inside, asked.statuses) == (pace.AT_ONCE, [429, 429])
@@ -322,9 +327,10 @@ def test_one_submitter_has_few_requests_at_once_and_one_large_one() -> None:
     assert asked.statuses.count(200) == 16
 
 
+@pytest.mark.timing(server={"TIME_SHARE": 0.01})
 def test_who_asks_too_much_is_refused_with_a_time_to_wait() -> None:
     async def scenario() -> list[int]:
-        asked = Asked(Quotas(time_share=0.01))
+        asked = Asked()
         asked.release.set()
         await asked.ask(EVE)
         asked.gate._account("eve").spend(5.0, clock.monotonic_s())

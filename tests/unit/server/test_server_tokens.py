@@ -13,6 +13,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.timing import timing
 from tests.unit.server.test_server_issuers import Iam, iam
 
 from tidemill.config.tls import Issuer
@@ -33,11 +34,11 @@ def jwks() -> bytes:
     return json.dumps({"keys": [{**key, "kid": "k"}]}).encode()
 
 
-def authenticator(folder: Path, *more: Issuer, leeway_s: float = 30.0) -> Authenticator:
+def authenticator(folder: Path, *more: Issuer) -> Authenticator:
     path = folder / "jwks.json"
     path.write_bytes(jwks())
     here = Issuer(name="here", issuer=HERE, audience=["a"], jwks=str(path))
-    tokens = TokenVerifier(Section(issuers=[here, *more], leeway_s=leeway_s), members=[])
+    tokens = TokenVerifier(Section(issuers=[here, *more]), members=[])
     return Authenticator(tokens=tokens)
 
 
@@ -103,13 +104,14 @@ def test_an_issuer_that_hangs_delays_its_own_tokens_only(tmp_path: Path, iam: Ia
 
 def test_a_token_is_believed_so_long_after_its_end_as_clocks_may_differ(tmp_path: Path) -> None:
     ended = token(HERE, ends_s=-20)
-    assert asyncio.run(asked(authenticator(tmp_path, leeway_s=60), ended)).name == "ada@here"
-    with pytest.raises(StrangerError, match="expired"):
-        asyncio.run(asked(authenticator(tmp_path, leeway_s=10), ended))
+    assert asyncio.run(asked(authenticator(tmp_path), ended)).name == "ada@here"
+    with timing(server={"CLOCK_LEEWAY_S": 10}), pytest.raises(StrangerError, match="expired"):
+        asyncio.run(asked(authenticator(tmp_path), ended))
 
 
+@pytest.mark.timing(server={"CLOCK_LEEWAY_S": 22})
 def test_a_token_that_was_believed_ends_with_the_leeway(tmp_path: Path) -> None:
-    door = authenticator(tmp_path, leeway_s=22)
+    door = authenticator(tmp_path)
     ended = token(HERE, ends_s=-20)
 
     async def run() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 
 HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: "1"\r\nConnection: close\r\n\r\n'
 PAUSE_S = 0.1
@@ -72,14 +73,14 @@ def dripping(request: pytest.FixtureRequest) -> Iterator[Dripping]:
 def test_what_comes_byte_by_byte_is_given_up_like_what_does_not_come(
     dripping: Dripping, tmp_path: Path
 ) -> None:
-    mover = Mover([Endpoint(url=dripping.url)], Transfer(stall_s=1.0, tries_max=1), size_max=1 << 30)
+    mover = Mover([Endpoint(url=dripping.url)], MovePatience(stall_s=1.0, tries_max=1), size_max=1 << 30)
     with pytest.raises(TransferError, match="nothing was moved for 1 s"):
         mover.get(dripping.url + "file", tmp_path / "file", mover.watch())
     assert dripping.drops < DROPS_MAX
 
 
 def test_a_cancel_is_heard_while_bytes_drip(dripping: Dripping, tmp_path: Path) -> None:
-    mover = Mover([Endpoint(url=dripping.url)], Transfer(tries_max=1), size_max=1 << 30)
+    mover = Mover([Endpoint(url=dripping.url)], MovePatience(tries_max=1), size_max=1 << 30)
     watch = mover.watch()
     threading.Timer(1.0, watch.canceled.set).start()
     with pytest.raises(TransferError, match="canceled"):

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 from tests.unit.transfer.http_origin import Origin, answer, origin
 
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 
 CONTENT = b"what is in the file\n" * 1000
 SIGNED = "X-Amz-Expires=600&X-Amz-Signature=5f/a%2F=="
 EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+
+pytestmark = pytest.mark.timing(transfer={"READ_BACK": False})
 
 
 @pytest.fixture
@@ -27,8 +30,8 @@ def http() -> Iterator[Origin]:
 
 
 def mover(server: Origin, *more: Endpoint, below: str = "/", **keys: object) -> Mover:
-    own = Endpoint(url=server.base + below, access="both", read_back=False, **keys)  # type: ignore[arg-type]
-    return Mover([own, *more], Transfer(tries_max=2, pause_s=0.01, stall_s=10), size_max=1 << 30)
+    own = Endpoint(url=server.base + below, access="both", **keys)  # type: ignore[arg-type]
+    return Mover([own, *more], MovePatience(tries_max=2, pause_s=0.01, stall_s=10), size_max=1 << 30)
 
 
 def get(by: Mover, url: str, folder: Path) -> bytes:
@@ -137,6 +140,7 @@ def test_a_chunked_body_of_another_size_than_was_told_is_refused(
     assert not (tmp_path / "in").exists()
 
 
+@pytest.mark.timing(transfer={"READ_BACK": True})
 @pytest.mark.parametrize("kept", [CONTENT, CONTENT[:-1] + b"!"], ids=["whole", "damaged"])
 def test_an_output_is_read_back_from_a_server_that_sends_chunks(
     http: Origin, tmp_path: Path, kept: bytes
@@ -150,7 +154,7 @@ def test_an_output_is_read_back_from_a_server_that_sends_chunks(
 
     http.decide = decide
     own = Endpoint(url=http.base + "/", access="both", rename=False)
-    by = Mover([own], Transfer(tries_max=1, stall_s=10), size_max=1 << 30)
+    by = Mover([own], MovePatience(tries_max=1, stall_s=10), size_max=1 << 30)
     if kept == CONTENT:
         put(by, f"{http.base}/o", tmp_path)
     else:

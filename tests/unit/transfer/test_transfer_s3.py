@@ -65,4 +65,3 @@ def test_the_region_is_the_hosts_or_that_of_the_keys(
 def test_objects_come_by_several_connections_and_other_files_by_one() -> None:
     assert Endpoint(url="s3://bucket/").connections == STREAMS_S3
     assert Endpoint(url="root://a.example.org//d/").connections == 1
-    assert Endpoint(url="s3://bucket/", streams=3).connections == 3

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from tests.unit.transfer.http_origin import origin, served
 
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 
 x509 = pytest.importorskip("cryptography.x509")
 DAY = timedelta(days=1)
@@ -132,7 +133,7 @@ def gsi() -> Iterator[_GsiServer]:
 
 
 def refusal(endpoint: Endpoint, folder: Path) -> TransferError:
-    mover = Mover([endpoint], Transfer(tries_max=1, stall_s=10), size_max=1 << 30)
+    mover = Mover([endpoint], MovePatience(tries_max=1, stall_s=10), size_max=1 << 30)
     with pytest.raises(TransferError) as error:
         mover.get(endpoint.url + "f", folder / "in", mover.watch())
     return error.value

@@ -31,6 +31,10 @@ def read_if_there(path: Path) -> str:
         return ""
 
 
+TIMING = {"batch": {"NICE": 0, "COMMAND_TIMEOUT_S": 20}}
+"""What `pytest.mark.timing` of the conformance suite is for this system."""
+
+
 class GridEngineWorld:
     """Two nodes of four slots. Jobs are root's, for their files are; strangers' are nobody's."""
 
@@ -55,13 +59,7 @@ class GridEngineWorld:
         self._planted: list[str] = []
 
     def open(self) -> BatchSystem:
-        config = Cluster(
-            parallel_environment="nodes",
-            launcher="mpiexec",
-            calls_per_min_max=100_000,
-            nice=None,
-            timeout_s=20,
-        )
+        config = Cluster(parallel_environment="nodes", launcher="mpiexec", calls_per_min_max=100_000)
         return GridEngineBatchSystem(self.directory, config, key=KEY)
 
     def plant(self, *, name: str, comment: str, stranger: bool) -> str:

@@ -14,6 +14,9 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
 from tidemill.config.site import LocalBatch, NodeUse
 
+TIMING = {"batch": {"LOCAL_GRACE_S": 2}}
+"""What `pytest.mark.timing` of the conformance suite is for this system."""
+
 
 class LocalWorld:
     """The daemon is ours, so nobody else has jobs in it."""
@@ -30,7 +33,7 @@ class LocalWorld:
         self.space = directory / "space"
         self.space.mkdir()
         # a shell that hears TERM has time to do its trap, on a busy machine too
-        self.config = LocalBatch(nodes=self.nodes, grace_s=2)
+        self.config = LocalBatch(nodes=self.nodes)
 
     def open(self) -> BatchSystem:
         return self._client()

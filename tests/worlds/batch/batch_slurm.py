@@ -16,6 +16,9 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.batch.slurm import SlurmBatchSystem
 from tidemill.config.site import Cluster
 
+TIMING = {"batch": {"UNKNOWN_S": 1, "COMMAND_TIMEOUT_S": 20}}
+"""What `pytest.mark.timing` of the conformance suite is for this system."""
+
 
 class SlurmWorld:
     """`proctrack/linuxproc` loses what leaves its process tree, so CONTAIN is missing; limits are kept to the half
@@ -35,7 +38,7 @@ class SlurmWorld:
         self.directory = cluster.make_space(f"batch-{token}")
 
     def open(self) -> BatchSystem:
-        config = Cluster(calls_per_min_max=100_000, unknown_s=1.0, timeout_s=20.0)
+        config = Cluster(calls_per_min_max=100_000)
         batch = SlurmBatchSystem(self.directory, config, key=KEY)
         for folder in ("scripts", "output"):
             os.chown(self.directory / folder, self.cluster.uid, self.cluster.gid)

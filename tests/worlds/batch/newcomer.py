@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.timing import Values, passed_on
 from tests.worlds.batch.ordinary_cluster import OrdinaryCluster
 from tests.worlds.batch.person import SlurmPerson
 
 POLL_S = 2
-QUICK = """tuning.idle_s = 1
-tuning.output_flush_s = 0.3
-tuning.queue_s = 0.5
-tuning.sync_interval_max_s = 1
-tuning.cluster = { unknown_s = 4 }
-tuning.harvest = { cycle_s = 1, startup_s = 1 }
-"""
+QUICK: Values = {
+    "site": {
+        "IDLE_S": 1, "OUTPUT_FLUSH_S": 0.3, "QUEUE_S": 0.5, "SYNC_INTERVAL_MAX_S": 1, "CYCLE_S": 1, "STARTUP_S": 1,
+    },
+    "batch": {"UNKNOWN_S": 4},
+}  # fmt: skip
 ENDED = {"COMPLETED", "PARTIAL", "FAILED", "CANCELED"}
 _numbers = itertools.count()
 
@@ -32,6 +32,7 @@ class Newcomer(SlurmPerson):
 
     def __init__(self, cluster: OrdinaryCluster, name: str) -> None:
         super().__init__(cluster, name)
+        self.env |= passed_on(QUICK)
         self.beside: list[subprocess.Popen[bytes]] = []
 
     def run_beside(self, name: str, *words: str) -> int:
@@ -120,7 +121,7 @@ def newcomer_on(cluster: OrdinaryCluster, *, cluster_keys: str = "") -> Iterator
         written = file.read_text()
         assert 'tcp = "nodes"' in written  # without a probe: work travels by files, once a minute
         text = written.replace('tcp = "nodes"', f'tcp = "open"\npoll_s = {POLL_S}')
-        file.write_text(settings(text, top=QUICK, cluster=keys))
+        file.write_text(settings(text, cluster=keys))
         person.done("up", "--detach")
         try:
             yield person

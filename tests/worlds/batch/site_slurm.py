@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.timing import Values, merged
 from tests.worlds.batch.slurm_cluster import UID, SlurmCluster
 from tests.worlds.home.world import Options, World
 
@@ -22,20 +23,8 @@ contact = "operator@example.org"
 stop_file = "{staff}/STOP"
 data_roots = ["/"]
 allow_adhoc = true
-tuning.output_flush_s = 0.3
-tuning.pilot_grace_s = 2
-tuning.idle_s = {idle_s}
-tuning.queue_s = 0.5
-tuning.start_backoff_s = 0.2
-tuning.start_backoff_max_s = 1
-tuning.sync_interval_max_s = 1
-tuning.dead_agent_s = 5
-tuning.heartbeat_s = 1
 nodes_max = 16
 walltime_s = "30m"
-tuning.cluster = {{ unknown_s = 4, timeout_s = 5 }}
-tuning.harvest.cycle_s = 2
-tuning.harvest.startup_s = 1
 {top}
 [cluster]
 calls_per_min_max = 1200
@@ -43,11 +32,15 @@ calls_per_min_max = 1200
 [harvest]
 poll_s = {poll_s}
 {harvest}
-[tuning.yield]
-dead_after_s = 10
-stop_s = 3
-drain_s = 5
 """
+TIMING: Values = {
+    "batch": {"UNKNOWN_S": 4, "COMMAND_TIMEOUT_S": 5},
+    "site": {
+        "START_BACKOFF_S": 0.2, "START_BACKOFF_MAX_S": 1, "DEAD_AGENT_S": 5, "CYCLE_S": 2, "STARTUP_S": 1,
+        "DEAD_AFTER_S": 10, "STOP_S": 3, "DRAIN_S": 5,
+    },
+}  # fmt: skip
+"""Besides that of all worlds."""
 
 
 class Site:
@@ -103,6 +96,7 @@ def site_on(
     harvest: str = "",
     cluster_keys: str = "",
     idle_s: float = 20,
+    timing: Values | None = None,
     poll_s: float = 0.5,
     first_on_path: str = "",
     binary: Path | None = None,
@@ -117,10 +111,11 @@ def site_on(
         environment["PATH"] = f"{first_on_path}:{os.environ['PATH']}"
     if binary is not None:
         environment["TIDEMILL_NODE_BINARY"] = str(binary)
-    options = Options(nodes=1, cores=1, user=UID, environment=environment, parent=parent)
+    values = merged(TIMING, {"site": {"IDLE_S": idle_s}}, timing or {})
+    options = Options(nodes=1, cores=1, user=UID, timing=values, environment=environment, parent=parent)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
     world = World(home, options)
-    keys = {"top": top, "harvest": harvest, "cluster": cluster_keys, "idle_s": idle_s, "poll_s": poll_s}
+    keys = {"top": top, "harvest": harvest, "cluster": cluster_keys, "poll_s": poll_s}
     text = SITE.format(home=home, staff=staff, **keys)
     (home / "site" / "site.toml").write_text(text)
     try:

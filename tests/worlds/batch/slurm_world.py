@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.timing import Values, merged
 from tests.worlds.batch.slurm_cluster import UID, SlurmCluster
 from tests.worlds.home.world import FINAL, Options, World
 
@@ -20,8 +21,6 @@ from tidemill.wire.api import JobDetail
 
 SITE = """batch = "slurm"
 contact = "operator@example.org"
-tuning.cluster.unknown_s = 3
-tuning.harvest = {{ cycle_s = 1, startup_s = 0.5, start_by_s = 60, starts_per_node_hour = 7200 }}
 {top}
 [cluster]
 partition = "{partition}"
@@ -31,6 +30,11 @@ calls_per_min_max = 1200
 poll_s = 0.5
 {harvest}
 """
+TIMING: Values = {
+    "batch": {"UNKNOWN_S": 3},
+    "site": {"CYCLE_S": 1, "STARTUP_S": 0.5, "START_BY_S": 60, "STARTS_PER_NODE_HOUR": 7200},
+}
+"""Besides that of all worlds."""
 
 
 class SlurmWorld(World):
@@ -75,12 +79,12 @@ def slurm_world(
     top: str = "",
     cluster_keys: str = "",
     harvest: str = "",
-    yields: str = Options.yields,
+    timing: Values | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[SlurmWorld]:
     """A running Tidemill that harvests the cluster's `partition`; ended and removed afterwards.
 
-    `top`: further keys of site.toml; `cluster_keys`, `harvest`, `yields`: of its tables.
+    `top`: further keys of site.toml; `cluster_keys`, `harvest`: of its tables.
     """
     binary = cluster.directory / "tidemill-node"
     if not binary.exists():
@@ -91,7 +95,7 @@ def slurm_world(
         nodes=64,
         user=UID,
         extra=extra,
-        yields=yields,
+        timing=merged(TIMING, timing or {}),
         environment={
             "SLURM_CONF": str(cluster.conf),
             "TIDEMILL_NODE_BINARY": str(binary),

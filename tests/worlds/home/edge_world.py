@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.timing import Values
 from tests.worlds.batch.slurm_cluster import UID, SlurmCluster
 from tests.worlds.home.world import Options, World, namespace_command
 from tests.worlds.services.mail_world import MailServer
@@ -29,28 +30,17 @@ from tidemill.wire.credentials import Credentials
 PAGE = Path(__file__).parents[3] / "docs" / "edge.md"
 SHELL = 'tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }\nexport -f tidemill\n'
 #: the page has the pauses of production; a test has not the time
-QUICK_TOP = """tuning.output_flush_s = 0.3
-tuning.idle_s = 20
-tuning.queue_s = 0.5
-tuning.sync_interval_s = 0.2
-tuning.sync_interval_max_s = 1
-tuning.heartbeat_s = 1
-"""
 QUICK_TABLES = """
 [cluster]
 calls_per_min_max = 1200
 [harvest]
 poll_s = 0.5
-[tuning.harvest]
-cycle_s = 1
-startup_s = 0.5
 """
-QUICK_SERVER = """
-[tuning.notify]
-gather_s = 0.2
-digest_s = 0.5
-look_s = 0.1
-"""
+TIMING: Values = {
+    "server": {"GATHER_S": 0.2, "DIGEST_S": 0.5, "NOTICES_LOOK_S": 0.1},
+    "site": {"SYNC_INTERVAL_S": 0.2, "CYCLE_S": 1, "STARTUP_S": 0.5},
+}
+"""Besides that of all worlds."""
 
 
 def blocks() -> dict[str, str]:
@@ -77,7 +67,8 @@ class Edge(World):
     def __init__(self, cluster: SlurmCluster, places: Places) -> None:
         home = Path(tempfile.mkdtemp(prefix="e-", dir=cluster.directory))
         environment = {"SLURM_CONF": str(cluster.conf), "PYTHON": sys.executable}
-        super().__init__(home, Options(user=UID, environment=environment, parent=cluster.directory))
+        options = Options(user=UID, timing=TIMING, environment=environment, parent=cluster.directory)
+        super().__init__(home, options)
         self.here, self.port, self._mail = home / "me", free_port(), places.mail
         self._page = blocks()
         self._spawned: list[subprocess.Popen[bytes]] = []
@@ -119,9 +110,9 @@ class Edge(World):
     def _digest(self, match: re.Match[str]) -> str:
         return f'"sha256:{hashlib.sha256((self.here / match[1]).read_bytes()).hexdigest()}"'
 
-    def write(self, name: str, path: str, *, top: str = "", tables: str = "") -> None:
+    def write(self, name: str, path: str, *, tables: str = "") -> None:
         """A block as a file."""
-        (self.here / path).write_text(top + self.text(name) + tables)
+        (self.here / path).write_text(self.text(name) + tables)
         self.own()
 
     def write_all(self, way: str) -> None:
@@ -129,8 +120,8 @@ class Edge(World):
         mail = f'ca = "{self._mail.folder.parent / "localhost.pem"}"\n'
         self.write("generate.sh", "generate.sh")
         self.write("generate.toml", "site/apps/generate.toml")
-        self.write(f"{way}/server.toml", "server/server.toml", tables=mail + QUICK_SERVER)
-        self.write(f"{way}/site.toml", "site/site.toml", top=QUICK_TOP, tables=QUICK_TABLES)
+        self.write(f"{way}/server.toml", "server/server.toml", tables=mail)
+        self.write(f"{way}/site.toml", "site/site.toml", tables=QUICK_TABLES)
         self.write(f"{way}/job.toml", "job.toml")
 
     def shell(self, text: str, *, timeout_s: float = 60) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.timing import Values, passed_on
 from tests.worlds.home.processes import Process, snapshot
 from tests.worlds.home.world import TIDEMILL, namespace_command
 
@@ -34,14 +35,6 @@ PER_MIN_MAX = 6000
 SITE = """name = "prey"
 server = "http://127.0.0.1:{port}"
 data_roots = ["{home}/data"]
-tuning.sync_interval_s = 0.1
-tuning.sync_interval_max_s = 0.2
-tuning.batch_poll_s = 0.1
-tuning.start_backoff_s = 0.1
-tuning.lease_ranges_max = {open_max}
-tuning.idle_s = 60
-[tuning.limits]
-leases_per_min_max = {per_min}
 [local]
 nodes = 1
 [node]
@@ -50,6 +43,12 @@ cores = 1
 url = "https://store.example.org/exp/"
 access = "both"
 """
+TIMING: Values = {
+    "site": {
+        "SYNC_INTERVAL_S": 0.1, "SYNC_INTERVAL_MAX_S": 0.2, "BATCH_POLL_S": 0.1, "START_BACKOFF_S": 0.1,
+        "LEASE_RANGES_MAX": OPEN_MAX, "IDLE_S": 60, "LEASES_PER_MIN_MAX": PER_MIN_MAX,
+    },
+}  # fmt: skip
 APP = """name = "{name}"
 executable = "{program}"
 digest = "sha256:{digest}"
@@ -241,7 +240,7 @@ class Site:
     @property
     def _environment(self) -> dict[str, str]:
         me = self.home / "me"
-        return {**os.environ, "HOME": str(me), "TIDEMILL_HOME": str(self.home / "tide")}
+        return {**os.environ, "HOME": str(me), "TIDEMILL_HOME": str(self.home / "tide"), **passed_on(TIMING)}
 
     def start(self, *, again: bool = False) -> None:
         """Start the agent. `again`: after one that was killed; both are process 1 of their namespaces."""

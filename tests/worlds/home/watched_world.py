@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.timing import Values
 from tests.worlds.home.world import namespace_command
 from tests.worlds.services.mail_world import HookServer, MailServer, make_certificate
 from tests.worlds.services.ports import free_port
@@ -34,6 +35,16 @@ SECRETS = {
     "database": "postgres-password-31cc",
     "broker": "rabbit-password-88ab",
 }
+TIMING: Values = {
+    "server": {
+        "GATHER_S": 0.2, "DIGEST_S": DIGEST_S, "NOTICES_PER_HOUR_MAX": 3600, "NOTICES_LOOK_S": 0.1,
+        "NOTICES_RETRY_S": 0.2, "NOTICES_RETRY_MAX_S": 1,
+    },
+    "site": {
+        "SYNC_INTERVAL_S": 0.2, "SYNC_INTERVAL_MAX_S": 1, "BATCH_POLL_S": 0.1, "HEARTBEAT_S": 0.3, "IDLE_S": 5,
+    },
+    "transfer": {"TRIES_MAX": 1},
+}  # fmt: skip
 SERVER_TOML = """
 dir = "{home}/server"
 listen = "127.0.0.1:{port}"
@@ -47,14 +58,6 @@ secret_file = "{home}/mail.login"
 
 [notify]
 allowed = ["mail:*@example.org", "hook:nobody", "hook:chat"]
-
-[tuning.notify]
-gather_s = 0.2
-digest_s = {digest_s}
-per_hour_max = 3600
-look_s = 0.1
-retry_s = 0.2
-retry_max_s = 1
 
 [[notify.hooks]]
 name = "nobody"
@@ -73,11 +76,6 @@ server = "http://127.0.0.1:{port}"
 secret_file = "{home}/server.secret"
 data_roots = ["{home}"]
 allow_adhoc = true
-tuning.sync_interval_s = 0.2
-tuning.sync_interval_max_s = 1
-tuning.batch_poll_s = 0.1
-tuning.heartbeat_s = 0.3
-tuning.idle_s = 5
 [metrics]
 listen = "127.0.0.1:{metrics}"
 secret_file = "{home}/agent.secret"
@@ -86,8 +84,6 @@ textfile = "{home}/textfile/tidemill-here.prom"
 nodes = 1
 [node]
 cores = 2
-[tuning.transfer]
-tries_max = 1
 [[endpoints]]
 url = "s3://bucket/"
 service = "http://127.0.0.1:1"
@@ -131,7 +127,7 @@ class Watched:
             (home / name).mkdir(mode=0o700)
         places = {
             "home": home, "port": self.port, "mail": self.mail.port, "hook": self.hook.port,
-            "metrics": self.metrics_port, "digest_s": DIGEST_S,
+            "metrics": self.metrics_port,
         }  # fmt: skip
         (home / "server" / "server.toml").write_text(SERVER_TOML.format(**places))
         (home / "site" / "site.toml").write_text(SITE_TOML.format(**places) + more)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.timing import Values, passed_on
 from tests.worlds.home.processes import Process, by_role, send, snapshot
 
 from tidemill import examples
@@ -34,16 +35,6 @@ SITE = """name = "here"
 server = "unix:{home}/server/api.sock"
 data_roots = ["/"]
 allow_adhoc = true
-tuning.output_flush_s = 0.3
-tuning.pilot_grace_s = 2
-tuning.idle_s = 20
-tuning.queue_s = 0.5
-tuning.batch_poll_s = 0.1
-tuning.start_backoff_s = 0.1
-tuning.start_backoff_max_s = 0.5
-tuning.sync_interval_max_s = 1
-tuning.dead_agent_s = 3
-tuning.heartbeat_s = 1
 nodes_max = {nodes}
 walltime_s = "1h"
 {extra}
@@ -51,22 +42,28 @@ walltime_s = "1h"
 nodes = {nodes}
 [node]
 cores = {cores}
-[tuning.local]
-grace_s = 3
-[tuning.yield]
-{yields}
 """
+
+TIMING: Values = {
+    "batch": {"LOCAL_GRACE_S": 3},
+    "site": {
+        "OUTPUT_FLUSH_S": 0.3, "PILOT_GRACE_S": 2, "IDLE_S": 20, "QUEUE_S": 0.5, "BATCH_POLL_S": 0.1,
+        "START_BACKOFF_S": 0.1, "START_BACKOFF_MAX_S": 0.5, "SYNC_INTERVAL_MAX_S": 1, "DEAD_AGENT_S": 3,
+        "HEARTBEAT_S": 1, "DEAD_AFTER_S": 20,
+    },
+}  # fmt: skip
+"""The times of all worlds: what production waits for, a test has not the time for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a world is made. `user`: it runs as this user (root only); `environment` is added; its home is made
-    in `parent`. HOME is `home/me`. `yields`: keys of the site's table `tuning.yield`."""
+    in `parent`. HOME is `home/me`. `timing` is added to that of all worlds."""
 
     nodes: int = 2
     cores: int = 1
     extra: str = ""
-    yields: str = "dead_after_s = 20"
+    timing: Values = field(default_factory=dict)
     user: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     parent: Path = Path("/tmp")
@@ -81,7 +78,7 @@ class World:
         nodes, cores, extra = options.nodes, options.cores, options.extra
         for directory in (home, home / "server", home / "site", home / "site" / "apps", home / "me"):
             directory.mkdir(mode=0o700, exist_ok=True)
-        text = SITE.format(home=home, nodes=nodes, cores=cores, extra=extra, yields=options.yields)
+        text = SITE.format(home=home, nodes=nodes, cores=cores, extra=extra)
         if "batch = " in extra:  # its nodes are as they are
             text = text.replace(f"[node]\ncores = {cores}\n", "")
         (home / "site" / "site.toml").write_text(text)
@@ -160,7 +157,11 @@ class World:
         return [] if user is None else drop
 
     def _environment(self) -> dict[str, str]:
-        own = {"TIDEMILL_HOME": str(self.home), **self.options.environment}
+        own = {
+            "TIDEMILL_HOME": str(self.home),
+            **passed_on(TIMING, self.options.timing),
+            **self.options.environment,
+        }
         own.setdefault("HOME", str(self.home / "me"))
         # Open MPI names its session directory after its pid, and worlds have the same pids
         own.setdefault("TMPDIR", str(self.home / "me"))
@@ -245,12 +246,17 @@ def namespace_command() -> list[str]:
 
 @contextlib.contextmanager
 def world(
-    *, nodes: int = 2, cores: int = 1, extra: str = "", options: Options | None = None
+    *,
+    nodes: int = 2,
+    cores: int = 1,
+    extra: str = "",
+    timing: Values | None = None,
+    options: Options | None = None,
 ) -> Iterator[World]:
     """A running Tidemill, ended and removed afterwards. Its path is short: sockets allow 107 bytes."""
     if shutil.which("unshare") is None:
         pytest.fail("`unshare` is missing: install util-linux")
-    options = options or Options(nodes=nodes, cores=cores, extra=extra)
+    options = options or Options(nodes=nodes, cores=cores, extra=extra, timing=timing or {})
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=options.parent))
     it = World(home, options)
     try:

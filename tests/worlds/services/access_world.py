@@ -21,6 +21,7 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from tests.timing import timing
 from tests.worlds.services.ports import free_port
 
 from tidemill.client.authority import Authority, Wanted
@@ -209,7 +210,7 @@ class World:
             "listen": f"127.0.0.1:{self.port}",
             "tls": {
                 "certificate": str(certificate), "key": str(key), "ca": str(certs.own.certificate_path),
-                "other_ca": str(certs.grid), "crl": "leaf", "reload_s": 1,
+                "other_ca": str(certs.grid), "crl": "leaf",
             },
             "tokens": {
                 "issuers": [
@@ -227,7 +228,7 @@ class World:
         }  # fmt: skip
         self.address = f"https://127.0.0.1:{self.port}"
         self.log = folder / "server.log"
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, timing(server={"CERTIFICATES_RELOAD_S": 1}):
             self.process = subprocess.Popen(
                 [sys.executable, "-c", START, json.dumps(config)], stderr=log, stdout=log
             )

@@ -28,6 +28,8 @@ NAMES = (
 VHOST = "tests"  # one for all: a broker takes seconds to make another
 CONSUMER_TIMEOUT_S = 6
 QUEUE_MAX = 150
+TIMING = {"QUEUE_MESSAGES_MAX": QUEUE_MAX, "BROKER_HEARTBEAT_S": 2, "BROKER_RECONNECT_MAX_S": 1}
+"""Of the server, in tests with a broker."""
 
 
 class BrokerWorld:
@@ -91,7 +93,6 @@ class BrokerWorld:
                 "cms": "submitter", "atlas": "submitter", "lrz": "site", "nersc": "site", "here-agent": "site here",
                 "ops": "operator",
             },
-            "messages_max": QUEUE_MAX, "heartbeat_s": 2.0, "reconnect_max_s": 1.0,
         }  # fmt: skip
         return Amqp(**{**fields, **more})
 

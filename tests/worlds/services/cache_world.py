@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.timing import passed_on
 from tests.worlds.services.ports import free_port
 
-from tidemill.cache.engine.directory import read_cache
 from tidemill.cache.engine.state import CacheState, read_state
 from tidemill.cache.engine.windows import client_environment
 from tidemill.cache.figures.collector import read_sums
@@ -294,7 +294,7 @@ class CacheWorld:
     @property
     def client_environ(self) -> dict[str, str]:
         """Of programs that read through the cache."""
-        return {**os.environ, **client_environment(read_cache(self.directory))}
+        return {**os.environ, **client_environment()}
 
     @property
     def environ(self) -> dict[str, str]:
@@ -302,7 +302,7 @@ class CacheWorld:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("XRD_", "TIDEMILL_"))
         }
-        return {**kept, "HOME": str(self.home), "TIDEMILL_HOME": str(self.home / "home")}
+        return {**kept, "HOME": str(self.home), "TIDEMILL_HOME": str(self.home / "home"), **passed_on()}
 
     @property
     def log(self) -> Path:

@@ -162,7 +162,7 @@ def hospital(folder: Path) -> dict[str, Any]:
             {"name": "home-down", "home_down": True, "sites": ["lrz"], "cure": {"read": "cache"}},
             {"name": "starved", "failures": ["memory"], "cure": {"memory_factor": 2.0}},
         ],
-        "downtimes": {"sources": [{"from": str(folder / DOWNTIMES)}], "every_s": 1},
+        "downtimes": {"sources": [{"from": str(folder / DOWNTIMES)}]},
     }
 
 

@@ -128,7 +128,9 @@ class PairWorld:
         self.wait_active()
         command = [*namespace_command(), *TIDEMILL, "site", "run", str(self.folder / "h" / "site")]
         with (self.folder / "h" / "site.log").open("ab") as log:
-            self.home._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.home._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.home._environment()
+            )
 
     def wait_active(self, *, without: PairServer | None = None, timeout_s: float = 30.0) -> PairServer:
         """The active server; `without`: not this one."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.timing import timing
 from tests.worlds.services.browser import DESK, Watched, chromium
 from tests.worlds.services.pages_world import DOWNTIMES, PagesWorld, hospital
 from tests.worlds.services.ports import free_port
@@ -54,10 +55,11 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     tls = {"certificate": f"{ca}/localhost.pem", "key": f"{ca}/localhost.key", "ca": f"{ca}/ca.pem"}
     issuer, revoked = Issuer(folder), folder / "s" / "revoked.txt"
     believed = {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks": str(issuer.jwks)}
-    server = Server(
-        folder / "s", listen=f"127.0.0.1:{port}", secret_file=str(secret), tls=tls,
-        tokens={"issuers": [believed], "leeway_s": 0}, **hospital(folder),
-    )  # fmt: skip
+    with timing(server={"CLOCK_LEEWAY_S": 0, "DOWNTIMES_EVERY_S": 1}):
+        server = Server(
+            folder / "s", listen=f"127.0.0.1:{port}", secret_file=str(secret), tls=tls,
+            tokens={"issuers": [believed]}, **hospital(folder),
+        )  # fmt: skip
     try:
         made = World(server.ready())
         made.base, made.ca = f"https://localhost:{port}", ca

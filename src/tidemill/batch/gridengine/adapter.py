@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tidemill import clock
+from tidemill.batch import constants
 from tidemill.batch.contract import (
     PLAIN_MAX,
     Answer,
@@ -337,11 +338,11 @@ class GridEngineBatchSystem:
         since_s = self._missing_since_s.setdefault(name, now_s)
         if (
             name in self._waited
-            and now_s - since_s > self._config.word_s
+            and now_s - since_s > constants.WORD_S
             and not self._records.has_started(name)
         ):
             return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason=LEFT_WAITING)
-        gone = now_s - since_s > self._config.unknown_s
+        gone = now_s - since_s > constants.UNKNOWN_S
         return Status(answer=Answer.GONE if gone else Answer.UNCLEAR, batch_id=number)
 
     def _ask_accounting(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from tidemill.batch import constants
 from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -58,8 +59,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     words += ["-q", queue] if queue else []
     words += ["-P", project] if project else []
     words += ["-ar", config.reservation] if config.reservation else []
-    is_behind = submission.polite and config.nice is not None
-    words += ["-p", str(max(PRIORITY_MIN, -(config.nice or 0)))] if is_behind else []
+    is_behind = submission.polite and constants.NICE > 0
+    words += ["-p", str(max(PRIORITY_MIN, -constants.NICE))] if is_behind else []
     for feature in dict.fromkeys([*config.features, *submission.features]):
         words += ["-l", f"{feature}=TRUE"]
     exclude = sorted({*config.exclude, *submission.exclude})

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
+from tidemill.batch import constants
 from tidemill.batch.contract import (
     Answer,
     BatchSubmission,
@@ -203,7 +204,7 @@ class PbsBatchSystem:
             return True
         if not number:
             now_s = clock.monotonic_s()
-            return now_s - self._missing_since_s.setdefault(name, now_s) > self._config.unknown_s
+            return now_s - self._missing_since_s.setdefault(name, now_s) > constants.UNKNOWN_S
         same = [job for key, job in shown.items() if command.short_id(key) == command.short_id(number)]
         return all(text_of(job, "Job_Owner") and "Variable_List" in job for job in same)
 
@@ -488,11 +489,11 @@ class PbsBatchSystem:
         since_s = self._missing_since_s.setdefault(name, now_s)
         if (
             name in self._waited
-            and now_s - since_s > self._config.word_s
+            and now_s - since_s > constants.WORD_S
             and not self._records.has_started(name)
         ):
             return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason=LEFT_WAITING)
-        gone = now_s - since_s > self._config.unknown_s
+        gone = now_s - since_s > constants.UNKNOWN_S
         return Status(answer=Answer.GONE if gone else Answer.UNCLEAR, batch_id=number)
 
     def _from_history(self, name: str, job: Record) -> Status:

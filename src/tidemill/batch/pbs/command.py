@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemill.batch import constants
 from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.batch.pbs.replies import Record, read_number, text_of
 from tidemill.batch.run import CommandResult, Refusal
@@ -102,8 +103,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     words = ["qsub", "-o", "/dev/null", "-j", "oe", "-r", rerun, "-m", "n"]
     words += ["-l", f"select={chunk}", "-l", "place=scatter:excl" if submission.nodes > 1 else "place=free"]
     words += ["-l", f"walltime={max(1, math.ceil(submission.walltime_s))}"]
-    if submission.polite and config.nice is not None:
-        words += ["-p", str(max(PRIORITY_MIN, -config.nice))]
+    if submission.polite and constants.NICE > 0:
+        words += ["-p", str(max(PRIORITY_MIN, -constants.NICE))]
     if submission.walltime_min_s is not None and submission.count == 1:
         words += ["-l", f"min_walltime={max(1, math.ceil(submission.walltime_min_s))}"]
     words += ["-v", f"{KEY}={key},{NAME}={submission.name},TIDEMILL_ABOUT={_plain(submission.comment)}"]

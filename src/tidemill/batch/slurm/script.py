@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.batch import constants
 from tidemill.batch.contract import ELEMENT, BatchSubmission
 from tidemill.batch.launch import launch_words
 from tidemill.batch.slurm.hostlist import compress
@@ -76,7 +77,7 @@ def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> 
         "reservation": config.reservation,
         "constraint": "&".join([*config.features, *features]),
         "exclude": compress([*config.exclude, *s.exclude, *avoid]),
-        "nice": str(config.nice) if config.nice and s.polite else "",
+        "nice": str(constants.NICE) if constants.NICE and s.polite else "",
     }
     words += [f"--{key}={text}" for key, text in named.items() if text]
     return [*words, *config.submit_options]

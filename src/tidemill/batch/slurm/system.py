@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
+from tidemill.batch import constants
 from tidemill.batch.contract import (
     FAR_FUTURE_S,
     PLAIN_MAX,
@@ -314,9 +315,9 @@ class SlurmBatchSystem:
             return Status(answer=Answer.GONE, reason="it was never submitted from here")
         now_s = clock.monotonic_s()
         since_s = self._missing_since.setdefault(name, now_s)
-        if now_s - since_s < self._config.unknown_s:
+        if now_s - since_s < constants.UNKNOWN_S:
             return Status(answer=Answer.UNCLEAR, reason="Slurm does not know it; it may yet appear")
-        return Status(answer=Answer.GONE, reason=f"Slurm has not known it for {self._config.unknown_s:g} s")
+        return Status(answer=Answer.GONE, reason=f"Slurm has not known it for {constants.UNKNOWN_S:g} s")
 
     def _by_others(self, answers: Mapping[str, Status], news: Collection[str]) -> dict[str, Status]:
         """Of those whose end is news, those that this agent did not cancel, with the user who did where the accounting

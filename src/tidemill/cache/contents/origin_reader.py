@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tidemill import clock
+from tidemill.cache import constants
 from tidemill.cache.contents import fetching
 from tidemill.cache.engine.origins import OriginPath
 from tidemill.cache.engine.windows import server_environment
@@ -50,7 +51,7 @@ class OriginReader:
             **{name: os.environ[name] for name in PASSED if name in os.environ},
             **server_environment(config),
         }
-        self._answer_s = 30.0 + 3 * (config.origin_wait_s + config.origin_stall_s)
+        self._answer_s = 30.0 + 3 * (constants.ORIGIN_WAIT_S + constants.ORIGIN_STALL_S)
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
 

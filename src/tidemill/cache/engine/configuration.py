@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemill.cache import constants
 from tidemill.cache.contents.cinfo import SUFFIX
 from tidemill.cache.engine.origins import OriginPath, overlaps, parse_origin
 from tidemill.config.cache import CacheConfig, CacheSpace
@@ -60,18 +61,11 @@ def origins_of(config: CacheConfig) -> list[OriginPath]:
 
 
 def space_of(space: CacheSpace) -> tuple[int, int, int]:
-    """Base, nominal and maximum in bytes. Raises ConfigError where they are not in this order."""
-    nominal = space.nominal if space.nominal is not None else space.max * 9 // 10
-    base = space.base if space.base is not None else space.max // 2
-    base = min(base, nominal - 1) if space.base is None else base
+    """Base, nominal and maximum in bytes. Raises ConfigError for a cache of a few bytes."""
+    nominal = space.max * constants.NOMINAL_PARTS // 10
+    base = min(space.max * constants.BASE_PARTS // 10, nominal - 1)
     if not 0 < base < nominal < space.max:
-        raise ConfigError(
-            f"`[space]`: base ({base}), nominal ({nominal}) and max ({space.max}) must grow in this order, in bytes"
-        )
-    if space.disk_low >= space.disk_high:
-        raise ConfigError(
-            f"`[space]`: disk_low ({space.disk_low}) must be below disk_high ({space.disk_high})"
-        )
+        raise ConfigError(f"`[space]`: `max` ({space.max}) is too small to hold anything")
     return base, nominal, space.max
 
 
@@ -214,11 +208,11 @@ def _storage_lines(config: CacheConfig, places: CachePlaces) -> list[str]:
         f"pss.origin ={','.join(schemes)}",
         f"oss.localroot {places.data}",
         f"pfc.blocksize {config.block_bytes}",
-        f"pfc.ram {config.ram_bytes}",
+        f"pfc.ram {constants.RAM_BYTES}",
         f"pfc.prefetch {config.prefetch_blocks}",
-        f"pfc.flush {config.flush_blocks}",
-        f"pfc.diskusage {config.space.disk_low} {config.space.disk_high} "
-        f"files {_kib(base)} {_kib(nominal)} {_kib(most)} purgeinterval {int(config.space.purge_interval_s)}",
+        f"pfc.flush {constants.FLUSH_BLOCKS}",
+        f"pfc.diskusage {constants.DISK_LOW} {constants.DISK_HIGH} "
+        f"files {_kib(base)} {_kib(nominal)} {_kib(most)} purgeinterval {int(constants.PURGE_INTERVAL_S)}",
         "pfc.trace warning",
         # The library takes each line of a file as a pattern; this file has them, and XRootD passes over such lines.
         f"pfc.decisionlib libXrdBlacklistDecision.so {places.run.parent / 'xrootd.cfg'}",
@@ -234,8 +228,8 @@ def _kib(size: int) -> str:
 def _scitokens(config: CacheConfig) -> str:
     if not config.tokens.issuers:
         return ""
-    audience = ", ".join(config.tokens.audiences) or f"roots://{{host}}:{config.port}"
-    lines = ["[Global]", f"audience = {audience}", ""]
+    # The cache's own address, so that no token that was made for another service opens this one
+    lines = ["[Global]", f"audience = roots://{{host}}:{config.port}", ""]
     for index, issuer in enumerate(config.tokens.issuers):
         lines += [f"[Issuer {index}]", f"issuer = {issuer}", "base_path = /", ""]
     return "\n".join(lines)

@@ -132,7 +132,9 @@ def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = No
     check_place(data)
     _check_mounted(directory, data)
     kind = file_system(data, mountinfo)
-    if is_shared(kind) and not found.network_data:
+    if is_shared(
+        kind
+    ):  # every block would cross that network twice, and XCache's locks hold on one host only
         raise ConfigError(
             f"the cache's files would be in `{data}`, which is on a network file system: `{kind}`",
             hint=f"name a local disk: {DATA_KEY}",

@@ -27,8 +27,6 @@ REPORT = "xrd.report 127.0.0.1:{report} every 5s link\n"
 """What it has sent to its clients, by UDP, to the pilot's process beside it (xrd_config of 5.5)."""
 
 PROGRAM = "xrootd"
-FILES_OPEN_MAX = 300
-"""Of a node: a few for each of some hundred slots at most."""
 
 
 class NodeCache(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +71,6 @@ def node_text(wanted: NodeCache) -> str:
         "port": wanted.port,
         "block_bytes": site.block_bytes,
         "prefetch_blocks": site.prefetch_blocks,
-        "tuning.files_open_max": min(site.files_open_max, FILES_OPEN_MAX),
-        "tuning.origin_wait_s": site.origin_wait_s,
-        "tuning.origin_stall_s": site.origin_stall_s,
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     lines += ["[space]", f"max = {most * 8 // 10}"]  # the rest is what comes between two purges

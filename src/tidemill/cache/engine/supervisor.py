@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock, log
+from tidemill.cache import constants
 from tidemill.cache.engine import directory as places
 from tidemill.cache.engine import health, limits, windows
 from tidemill.cache.engine.configuration import origins_of
@@ -142,7 +143,7 @@ class Supervisor:
         check_host()
         places.make_data(self._directory, self._config)
         places.check_credentials(self._config)
-        limits.raise_limit(self._config.files_open_max)
+        limits.raise_limit(constants.FILES_OPEN_MAX)
         check_port(self._config.port)
         self._start()
         self._watch.start()
@@ -239,7 +240,7 @@ class Supervisor:
         answers = pid != 0 and greet("127.0.0.1", self._config.port, LOOK_S).answers
         if answers:
             self._answered_s = now_s
-        elif self._process is not None and now_s - self._answered_s > self._config.hang_s:
+        elif self._process is not None and now_s - self._answered_s > constants.HANG_S:
             _log.error("cache.hangs", pid=pid, silent_s=round(now_s - self._answered_s))
             self._process.kill()
         used, most = (limits.used_by(pid), limits.limit_of(pid)) if pid else (None, None)

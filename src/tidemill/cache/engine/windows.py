@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from tidemill.cache import constants
 from tidemill.config.cache import CacheConfig
 
 TRY_S = 5
@@ -16,18 +17,18 @@ TRY_S = 5
 PREFIX = "XRD_"
 
 
-def client_environment(config: CacheConfig) -> dict[str, str]:
+def client_environment() -> dict[str, str]:
     """The XRD_* variables with which a payload survives a restart of the cache of up to `restart_s`.
 
     For every program that uses XRootD's client: xrdcp, xrdfs, uproot by fsspec-xrootd, ROOT. A cold read waits for the
     origin inside of the cache, so a request may take as long as the cache waits for that.
     """
-    patience_s = math.ceil(config.origin_wait_s + config.origin_stall_s)
+    patience_s = math.ceil(constants.ORIGIN_WAIT_S + constants.ORIGIN_STALL_S)
     return {
         "XRD_CONNECTIONWINDOW": str(TRY_S),
-        "XRD_CONNECTIONRETRY": str(max(2, math.ceil(config.restart_s / TRY_S))),
-        "XRD_STREAMERRORWINDOW": str(math.ceil(config.restart_s)),
-        "XRD_REQUESTTIMEOUT": str(max(patience_s, math.ceil(config.restart_s))),
+        "XRD_CONNECTIONRETRY": str(max(2, math.ceil(constants.RESTART_S / TRY_S))),
+        "XRD_STREAMERRORWINDOW": str(math.ceil(constants.RESTART_S)),
+        "XRD_REQUESTTIMEOUT": str(max(patience_s, math.ceil(constants.RESTART_S))),
         "XRD_STREAMTIMEOUT": str(patience_s),
         "XRD_TIMEOUTRESOLUTION": "1",
     }
@@ -36,11 +37,11 @@ def client_environment(config: CacheConfig) -> dict[str, str]:
 def server_environment(config: CacheConfig) -> dict[str, str]:
     """The XRD_* variables of the cache's own reads from origins, and where its credential is."""
     made = {
-        "XRD_CONNECTIONWINDOW": str(math.ceil(config.origin_wait_s)),
+        "XRD_CONNECTIONWINDOW": str(math.ceil(constants.ORIGIN_WAIT_S)),
         "XRD_CONNECTIONRETRY": "2",
-        "XRD_STREAMERRORWINDOW": str(math.ceil(config.origin_wait_s)),
-        "XRD_REQUESTTIMEOUT": str(math.ceil(config.origin_stall_s)),
-        "XRD_STREAMTIMEOUT": str(math.ceil(config.origin_stall_s)),
+        "XRD_STREAMERRORWINDOW": str(math.ceil(constants.ORIGIN_WAIT_S)),
+        "XRD_REQUESTTIMEOUT": str(math.ceil(constants.ORIGIN_STALL_S)),
+        "XRD_STREAMTIMEOUT": str(math.ceil(constants.ORIGIN_STALL_S)),
         "XRD_TIMEOUTRESOLUTION": "1",
         "XRD_REDIRECTLIMIT": str(config.redirects_max),
     }

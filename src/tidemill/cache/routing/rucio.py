@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidemill import clock
+from tidemill.cache import constants
 from tidemill.confidential import hide
 from tidemill.config.caching import Rucio
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
@@ -215,7 +216,7 @@ class RucioReplicas:
             server = HttpServer(
                 self._host,
                 self._port,
-                timeout_s=self._config.silence_s,
+                timeout_s=constants.CATALOGUE_SILENCE_S,
                 tls=None if self._is_plain else self._tls(),
             )
             pieces = None if body is None else [memoryview(body)]

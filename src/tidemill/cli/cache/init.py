@@ -10,6 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemill.cache import constants
 from tidemill.cli.arguments import Command, Parser, option_type, port
 from tidemill.cli.cache.location import cache_directory, define_directory
 from tidemill.cli.configfile import commented
@@ -148,7 +149,7 @@ def init(args: Namespace) -> int:
             path=unit,
             directory=directory,
             program=Path(program).absolute(),
-            descriptors=min(limits.needed(read.files_open_max), limits.hard_limit()),
+            descriptors=min(limits.needed(constants.FILES_OPEN_MAX), limits.hard_limit()),
         )
         write_durable(unit, made.encode(), mode=0o644, failure=ConfigError)
         write_new(path, text.encode(), failure=ConfigError)

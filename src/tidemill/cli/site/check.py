@@ -171,8 +171,7 @@ def _shown(value: Any) -> str:
 
 
 def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
-    """Every key of the file with its value and where that comes from: a line of the file, or the default. Of constants
-    those that the file's `[tuning]` replaces."""
+    """Every key of the file with its value and where that comes from: a line of the file, or the default."""
     import msgspec
 
     from tidemill import config
@@ -190,29 +189,16 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
         ]  # as `containers.NAME.command`
         line = lines.get(key.key, min(inside, default=None))
         rows.append((key.key, _at(values, key.key), "default" if line is None else f"{path.name}:{line}"))
-    return rows + [(key, _at(values, key), f"{path.name}: [tuning]") for key in _tuned(path)]
+    return rows
 
 
 def _at(values: Any, key: str) -> Any:
     return functools.reduce(lambda table, name: table[name], key.split("."), values)
 
 
-def _tuned(path: Path) -> list[str]:
-    """The constants that the file's `[tuning]` replaces."""
-    from tidemill import config
-
-    def names(table: Any, prefix: str) -> Iterator[str]:
-        for name, value in table.items():
-            if isinstance(value, dict):
-                yield from names(value, f"{prefix}{name}.")
-            else:
-                yield prefix + name
-
-    return list(names(config.parse_toml(path.read_text(encoding="utf-8")).get(config.TUNING, {}), ""))
-
-
 def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterator[Finding]:
     """What the file names, and whether it is there. Writes nothing."""
+    from tidemill import timing
     from tidemill.cli.site.caches import examine_caches
     from tidemill.cli.site.containers import examine_containers
     from tidemill.cli.site.endpoints import examine_broker, examine_endpoints
@@ -220,14 +206,9 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
 
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
     yield Finding("site.toml", "ok", f"{directory / 'site.toml'}: {number} keys set, all are known and legal")
-    tuned = _tuned(directory / "site.toml")
-    if tuned:
-        yield Finding(
-            "tuning",
-            "warn",
-            f"`[tuning]` replaces {len(tuned)} constants of Tidemill: {', '.join(f'`{key}`' for key in tuned)}",
-            "it is for tests and development, and no version promises them: remove it",
-        )
+    if changed := timing.replaced():
+        names = ", ".join(f"`{name}`" for name in changed)
+        yield Finding("timing", "warn", f"`{timing.VARIABLE}` replaces {names}", "it is for tests: unset it")
     yield _mode(read)
     yield _payloads(read)
     yield from _paths(read)

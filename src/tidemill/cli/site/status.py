@@ -15,6 +15,7 @@ from tidemill.cli.site.directory import define_directory, nodes_text, owner_of, 
 from tidemill.cli.terminal import show_json, show_lines
 from tidemill.errors import TidemillError
 from tidemill.model.quantities import bytes_text, count_text, counted_text, duration_text
+from tidemill.site import constants
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
@@ -56,7 +57,7 @@ def status(args: Namespace) -> int:
     stopped, denied = drained(directory), denied_lines(directory)
     known, problem = read_status(directory)
     is_served = owner is not None and not owner["ended"]
-    away = outage_of(directory, known, dead_s=config.dead_agent_s)
+    away = outage_of(directory, known, dead_s=constants.DEAD_AGENT_S)
     problem = problem or stale_text(known, config, is_served=is_served, now_us=clock.now_us())
     if args.json:
         show_json(
@@ -135,7 +136,7 @@ def stale_text(known: SiteStatus, config: SiteConfig, *, is_served: bool, now_us
     age_s = (now_us - known.at_us) / 1e6
     if not known.at_us:
         return "no agent has polled its batch system yet: there are no figures"
-    if age_s < STALE_BEATS * config.heartbeat_s:
+    if age_s < STALE_BEATS * constants.HEARTBEAT_S:
         return ""
     why = "its agent may hang or wait for its batch system" if is_served else "no agent runs"
     return f"the figures below are of {duration_text(age_s)} ago: {why}"
@@ -216,7 +217,7 @@ def _owner(config: SiteConfig, directory: Path) -> dict[str, Any] | None:
     from tidemill.site.state.epoch import serving
 
     owner = owner_of(directory)
-    if owner is not None and serving(directory, dead_s=config.dead_agent_s) is None:
+    if owner is not None and serving(directory, dead_s=constants.DEAD_AGENT_S) is None:
         owner["ended"] = True
     return owner
 

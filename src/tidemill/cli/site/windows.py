@@ -16,6 +16,7 @@ from tidemill.cli.arguments import Command, Parser, count, duration
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.quantities import count_text, duration_text
+from tidemill.site import constants
 
 if TYPE_CHECKING:
     from tidemill.harvest.machine.windows import Request, Step, Windows
@@ -101,7 +102,7 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
     wake_nodes = False
     if directory is not None:
         config = read_site(directory)
-        cluster, wake_nodes = config.cluster, config.harvest.wake_nodes
+        cluster, wake_nodes = config.cluster, constants.WAKE_NODES
         if config.batch == "local":  # its table is in the site directory
             snapshot = open_batch(config, directory).snapshot()
         else:

@@ -17,8 +17,8 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemill import log
-from tidemill.config.quotas import Quotas
 from tidemill.model.identity import Act, Identity
+from tidemill.server import constants
 from tidemill.server.core import rights
 from tidemill.server.identity.access import IDENTITY, PEER
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
@@ -52,9 +52,9 @@ def peer_uid(connection: socket.socket) -> int:
 class ConnectionLimits(msgspec.Struct, frozen=True):
     """What one connection may keep waiting. A slow upload goes on as long as it makes progress."""
 
-    head_s: float = Quotas().head_s
-    stall_s: float = Quotas().stall_s
-    per_certificate_max: int = Quotas().connections_max
+    head_s: float = constants.HEAD_S
+    stall_s: float = constants.STALL_S
+    per_certificate_max: int = constants.CONNECTIONS_MAX
 
 
 class Peers:

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from tidemill import clock, log
-from tidemill.config.quotas import Quotas
 from tidemill.model.identity import Identity, Role
+from tidemill.server import constants
 from tidemill.server.errors import PaceError
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 
@@ -42,8 +42,7 @@ _LOG = log.Log("server")
 class PaceAccount:
     """What one submitter has asked for of late. Time is passed in, in seconds."""
 
-    def __init__(self, quotas: Quotas) -> None:
-        self._quotas = quotas
+    def __init__(self) -> None:
         self._debt_s = self._asked = 0.0
         self._at_s = 0.0
         self.under_way = self.streams = 0
@@ -62,9 +61,8 @@ class PaceAccount:
     def wait_s(self, now_s: float) -> tuple[float, str]:
         """How long the next request has to wait, and the quota that says so."""
         self._pass(now_s)
-        quotas = self._quotas
-        by_rate = (self._asked - quotas.requests_per_s * BURST_S) / quotas.requests_per_s
-        by_time = (self._debt_s - CREDIT_S) / quotas.time_share
+        by_rate = (self._asked - constants.REQUESTS_PER_S * BURST_S) / constants.REQUESTS_PER_S
+        by_time = (self._debt_s - CREDIT_S) / constants.TIME_SHARE
         return max((by_rate, "requests_per_s"), (by_time, "time_share"), (0.0, ""))
 
     def is_idle(self, now_s: float) -> bool:
@@ -74,8 +72,8 @@ class PaceAccount:
 
     def _pass(self, now_s: float) -> None:
         past_s, self._at_s = max(0.0, now_s - self._at_s), now_s
-        self._debt_s = max(0.0, self._debt_s - past_s * self._quotas.time_share)
-        self._asked = max(0.0, self._asked - past_s * self._quotas.requests_per_s)
+        self._debt_s = max(0.0, self._debt_s - past_s * constants.TIME_SHARE)
+        self._asked = max(0.0, self._asked - past_s * constants.REQUESTS_PER_S)
 
 
 class Gate:
@@ -84,12 +82,11 @@ class Gate:
     def __init__(
         self,
         app: Any,
-        quotas: Quotas,
         asks: Callable[[Any], Identity | None],
         *,
         pause_s: float = REFUSAL_PAUSE_S,
     ) -> None:
-        self._app, self._quotas, self._asks, self._pause_s = app, quotas, asks, pause_s
+        self._app, self._asks, self._pause_s = app, asks, pause_s
         self._accounts: dict[str, PaceAccount] = {}
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
@@ -117,12 +114,12 @@ class Gate:
                 self._accounts = {
                     key: each for key, each in self._accounts.items() if not each.is_idle(now_s)
                 }
-            found = self._accounts[name] = PaceAccount(self._quotas)
+            found = self._accounts[name] = PaceAccount()
         return found
 
     @asynccontextmanager
     async def _stream(self, account: PaceAccount) -> AsyncIterator[None]:
-        most = self._quotas.feeds_max
+        most = constants.FEEDS_MAX
         if account.streams >= most:
             raise _paced("feeds_max", most, f"{most} feeds and logs are waited for already", PATIENCE_S)
         account.streams += 1
@@ -133,7 +130,7 @@ class Gate:
 
     @asynccontextmanager
     async def _turn(self, account: PaceAccount, scope: Any) -> AsyncIterator[None]:
-        most = self._quotas.requests_max
+        most = constants.REQUESTS_MAX
         if account.under_way >= most:
             raise _paced("requests_max", most, f"{most} requests are under way already", PATIENCE_S)
         account.under_way += 1
@@ -169,7 +166,7 @@ class Gate:
                 lock.release()
             if isinstance(error, TimeoutError):
                 why = f"{AT_ONCE} earlier requests, or a large one, still take their time"
-                raise _paced("requests_max", self._quotas.requests_max, why, PATIENCE_S) from None
+                raise _paced("requests_max", constants.REQUESTS_MAX, why, PATIENCE_S) from None
             raise
         return taken
 
@@ -181,7 +178,7 @@ class Gate:
             if wait_s <= 0:
                 return
             if now_s + wait_s > until_s:
-                most = getattr(self._quotas, quota)
+                most = constants.REQUESTS_PER_S if quota == "requests_per_s" else constants.TIME_SHARE
                 raise _paced(quota, most, "there were too many requests of late", wait_s)
             await asyncio.sleep(wait_s)
 

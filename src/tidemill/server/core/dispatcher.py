@@ -15,11 +15,11 @@ from msgspec import UNSET
 from tidemill import clock, log
 from tidemill.config.hospital import Downtimes, Ward
 from tidemill.config.quotas import Quotas
-from tidemill.config.server import SITE_LOST_S
 from tidemill.model.campaign import reference
 from tidemill.model.identity import LOCAL, Act, Identity, Role, own_name
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import audit_log
+from tidemill.server.constants import SITE_LOST_S
 from tidemill.server.core import (
     actions,
     credential_expiry,

@@ -20,6 +20,7 @@ from tidemill import log
 from tidemill.config.amqp import Amqp
 from tidemill.errors import SiteError
 from tidemill.model.identity import Role
+from tidemill.server import constants
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.errors import AwayError, LaterError, RefusedError
@@ -98,7 +99,8 @@ class Gateway:
         ]
         broker = broker_of(
             config.url or "", Credentials(certificate=config.certificate, key=config.key, ca=config.ca),
-            user=config.user, heartbeat_s=config.heartbeat_s, reconnect_max_s=config.reconnect_max_s,
+            user=config.user, heartbeat_s=constants.BROKER_HEARTBEAT_S,
+            reconnect_max_s=constants.BROKER_RECONNECT_MAX_S,
         )  # fmt: skip
         self._feed: Feed | None = None
         self.link = Link(broker, sources, name="gateway", on_up=self._wake)

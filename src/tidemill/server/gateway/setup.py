@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemill.config.amqp import Amqp
 from tidemill.errors import ConfigError
+from tidemill.server import constants
 from tidemill.wire.amqp import (
     DEAD,
     REPLIES,
@@ -131,7 +132,7 @@ def rights(config: Amqp) -> dict[str, tuple[str, str]]:
 
 def policies(config: Amqp, vhost: str) -> list[dict[str, Any]]:
     """Limits. A full queue of jobs or states refuses what is new, so its sender keeps it; others drop the oldest."""
-    full = {"max-length": config.messages_max, "max-length-bytes": QUEUE_BYTES_MAX}
+    full = {"max-length": constants.QUEUE_MESSAGES_MAX, "max-length-bytes": QUEUE_BYTES_MAX}
     found: list[tuple[str, dict[str, Any]]] = [
         (rf"^{re.escape(SUBMIT)}\.", {**full, "overflow": "reject-publish", "dead-letter-exchange": DEAD}),
         (rf"^{re.escape(STATES)}\.", {**full, "overflow": "reject-publish"}),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tidemill.config.hospital import Ward
 from tidemill.model.quantities import span_text
+from tidemill.server import constants
 
 
 class AdmissionCause(StrEnum):
@@ -46,7 +47,7 @@ def admission(
     """The first ward that admits a job; None = it stays where it is. `home_down`: why its home is down, empty = it is
     up; `treatable`: whether a site of the ward could run it now."""
     for number, ward in wards.items():
-        if number == patient.ward or patient.moves >= ward.moves_max:
+        if number == patient.ward or patient.moves >= constants.MOVES_MAX:
             continue
         why = _why(ward, patient, home_down, now_us)
         if why and treatable(number):

@@ -25,6 +25,7 @@ from tidemill.config.hospital import SOURCES_MAX, Downtimes, DowntimeSource
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError, TidemillError
 from tidemill.net.addresses import socket_to
 from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
+from tidemill.server import constants
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.hospital import calendars
@@ -441,7 +442,7 @@ def down_now(session: Session, rules: Downtimes, *, now_us: int) -> dict[str, tu
     names no more does not count."""
     named = {each.place for each in rules.sources}
     found = [each for row in session.rows("calendars") if row[0] in named for each in _kept(row[3]).downtimes]
-    return down_at(found, now_us=now_us, lead_s=rules.lead_s)
+    return down_at(found, now_us=now_us, lead_s=constants.DOWNTIMES_LEAD_S)
 
 
 def listed(session: Session, asked: Downtimes, *, now_us: int) -> DowntimeList:
@@ -454,7 +455,7 @@ def listed(session: Session, asked: Downtimes, *, now_us: int) -> DowntimeList:
             continue
         left = [each for each in _kept(body).downtimes if each.end_us > now_us]
         sources.append(CalendarRow(source=source, read_us=read_us, error=error, entries=len(left)))
-        rows += rows_of(left, source, now_us=now_us, lead_s=asked.lead_s)
+        rows += rows_of(left, source, now_us=now_us, lead_s=constants.DOWNTIMES_LEAD_S)
     return DowntimeList(downtimes=sorted(rows, key=lambda row: (row.start_us, row.site)), sources=sources)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tidemill import log
 from tidemill.config.hospital import Ward
+from tidemill.server import constants
 from tidemill.server.database.rows import JobKind, Site, StoredJob
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.hospital import records
@@ -127,8 +128,7 @@ class _Round:
         work = self._work
         patience = patience_us(wards)
         young_us = None if down else work.now_us - (patience or 0)
-        moves_max = max(each.moves_max for each in wards.values())
-        for job in self._read(kind, kind.home_site, _Sought(young_us, moves_max)):
+        for job in self._read(kind, kind.home_site, _Sought(young_us, constants.MOVES_MAX)):
             patient = Patient(job.waits_since_us, job.moves, ward=job.ward)
             if job.home or job.ward:
                 continue  # its outputs bind it to the site

@@ -17,6 +17,7 @@ from tidemill import clock, log
 from tidemill.config.tls import RoleMember, Tls
 from tidemill.errors import ConfigError, blaming, install_hint
 from tidemill.model.identity import Identity, Role, Via
+from tidemill.server import constants
 from tidemill.server.errors import StrangerError
 from tidemill.wire.credentials import check_private
 
@@ -69,7 +70,7 @@ class Certificates:
         and may lie on a network."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._tls.reload_s)
+            await asyncio.sleep(constants.CERTIFICATES_RELOAD_S)
             try:
                 await loop.run_in_executor(None, self._refresh)
             except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on

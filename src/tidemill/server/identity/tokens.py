@@ -19,6 +19,7 @@ from tidemill.config.tls import Issuer, RoleMember
 from tidemill.config.tls import Tokens as Section
 from tidemill.errors import ConfigError, install_hint
 from tidemill.model.identity import Identity, Role, Via
+from tidemill.server import constants
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.issuers import ALGORITHMS, IssuerKeys
 
@@ -120,7 +121,7 @@ class TokenVerifier:
                 algorithms=[algorithm],
                 audience=issuer.audience,
                 issuer=issuer.issuer,
-                leeway=self._section.leeway_s,
+                leeway=constants.CLOCK_LEEWAY_S,
                 options={"require": ["iss", "sub", "aud", "exp", "iat"]},
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
@@ -148,7 +149,7 @@ class TokenVerifier:
         scopes = frozenset(scope.split()) if isinstance(scope, str) else frozenset()
         groups = claims.get("wlcg.groups", [])
         member = self._member(issuer, claims["sub"], groups if isinstance(groups, list) else [])
-        ends_s = float(claims["exp"]) + self._section.leeway_s  # until then it is believed
+        ends_s = float(claims["exp"]) + constants.CLOCK_LEEWAY_S  # until then it is believed
         known: dict[str, Any] = {
             "via": Via.TOKEN, "expires_us": int(ends_s * 1e6), "scopes": scopes,
             "subject": f"{issuer.issuer} {claims['sub']}", "credential": str(claims.get("jti", ""))[:200],

@@ -15,6 +15,7 @@ from tidemill.config.addressee import Occasion
 from tidemill.config.notify import Rule
 from tidemill.model.notification import Subscription
 from tidemill.model.state import JOB_FINAL
+from tidemill.server import constants
 from tidemill.server.notices.digests import NoticeKey
 from tidemill.wire.api import Change
 from tidemill.wire.notification import JOBS_SHOWN, MOVES_SHOWN, Move
@@ -58,7 +59,7 @@ def wanted(
     """Who wants what of a campaign, by addressee: what submitters asked for, and the rules of the configuration."""
     found: dict[str, Subscription] = {}
     matching = [
-        Subscription(to=rule.to, when=rule.when, failures_share=rule.failures_share)
+        Subscription(to=rule.to, when=rule.when, failures_share=constants.FAILURES_SHARE)
         for rule in rules
         if fnmatchcase(campaign, rule.campaign)
     ]

@@ -15,6 +15,7 @@ from tidemill import clock
 from tidemill.config.notify import Mail
 from tidemill.errors import SiteError, blaming
 from tidemill.net import smtp
+from tidemill.server import constants
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
@@ -34,14 +35,16 @@ class Mailer:
         with blaming("server.toml: `mail.ca`"):
             self._tls = Credentials(ca=config.ca).context()
         self._server: smtplib.SMTP | None = None
-        self._sent_s: deque[float] = deque(maxlen=config.per_min_max)
+        self._sent_s: deque[float] = deque(maxlen=constants.MAILS_PER_MIN_MAX)
 
     def send(self, parcel: Parcel) -> None:
         """Send a mail. Raises RefusedError, LaterError or AwayError."""
-        if len(self._sent_s) == self._config.per_min_max:
+        if len(self._sent_s) == constants.MAILS_PER_MIN_MAX:
             wait_s = self._sent_s[0] + 60 - self._monotonic_s()
             if wait_s > 0:
-                raise AwayError(f"{self._config.per_min_max} mails were sent within a minute", wait_s=wait_s)
+                raise AwayError(
+                    f"{constants.MAILS_PER_MIN_MAX} mails were sent within a minute", wait_s=wait_s
+                )
         server = self._connected()
         try:
             server.send_message(self.message(parcel), self._config.sender, [parcel.where])
@@ -100,7 +103,7 @@ class Mailer:
         return self._server
 
     def _connect(self) -> smtplib.SMTP:
-        server = smtp.connect(self._config.place, timeout_s=self._config.timeout_s, context=self._tls)
+        server = smtp.connect(self._config.place, timeout_s=constants.MAIL_TIMEOUT_S, context=self._tls)
         try:
             if self._login is not None:
                 server.login(*self._login)

@@ -17,6 +17,7 @@ from tidemill.config.notify import Notify
 from tidemill.errors import SiteError, TidemillError
 from tidemill.model.campaign import reference
 from tidemill.model.notification import Subscription
+from tidemill.server import constants
 from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.rows import Site
@@ -70,7 +71,7 @@ class Gatherer:
         self._session: Session = store.reader()
         self._dispatcher, self._config = dispatcher, config
         self._limits = DigestLimits(
-            int(config.gather_s * 1e6), int(config.digest_s * 1e6), config.per_hour_max
+            int(constants.GATHER_S * 1e6), int(constants.DIGEST_S * 1e6), constants.NOTICES_PER_HOUR_MAX
         )
         self._notices: gathering.Notices | None = None
         self._at = self._kept = 0
@@ -350,7 +351,7 @@ class Post:
         if age_s > GIVE_UP_S and failures >= TRIES_MIN:
             self._give_up(message, error)
             return
-        first_us, longest_us = int(self._config.retry_s * 1e6), int(self._config.retry_max_s * 1e6)
+        first_us, longest_us = int(constants.NOTICES_RETRY_S * 1e6), int(constants.NOTICES_RETRY_MAX_S * 1e6)
         pause_s = retry_after_us(failures, first_us, longest_us) / 1e6
         self._later_s[key] = clock.monotonic_s() + pause_s
         _LOG.warning(
@@ -371,7 +372,7 @@ class Notifier:
         senders: Mapping[Channel, Sender],
         server: str,
     ) -> None:
-        self._look_s = config.look_s
+        self._look_s = constants.NOTICES_LOOK_S
         self._ended = threading.Event()
         self.gatherer = Gatherer(store, dispatcher, config)
         self.posts = {

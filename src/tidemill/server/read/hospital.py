@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.config.hospital import Ward
+from tidemill.server import constants
 from tidemill.server.database.store import Session
 from tidemill.server.hospital import admission, records
 from tidemill.wire.hospital import WardRow
@@ -24,7 +25,8 @@ def _row(name: str, rule: Ward | None, sums: list[int] | None) -> WardRow:
     there, cured, failed, canceled, home = sums or [0] * len(records.OUTCOMES)
     return WardRow(
         ward=name, sites=[] if rule is None else rule.sites, cure="" if rule is None else records.ward_text(rule),
-        admits="" if rule is None else admission.admits_text(rule), moves_max=0 if rule is None else rule.moves_max,
+        admits="" if rule is None else admission.admits_text(rule),
+        moves_max=0 if rule is None else constants.MOVES_MAX,
         there=there, cured=cured, failed=failed, canceled=canceled, home=home,
         share=records.share(cured, failed, canceled), is_open=rule is not None,
     )  # fmt: skip

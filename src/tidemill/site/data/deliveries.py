@@ -16,6 +16,7 @@ from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.model.trouble import EXAMPLES_MAX, TROUBLES_MAX, Trouble
+from tidemill.site import constants
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
@@ -357,7 +358,7 @@ class Deliveries:
 def quiet_s(config: SiteConfig) -> float:
     """How long nothing has to come of a job that was stopped until all is taken to be there: pilots that read files
     learn late that it is, and are read late."""
-    return QUIET_S + (0.0 if config.harvest.has_lead else 2 * config.yielding.top_up_s)
+    return QUIET_S + (0.0 if config.harvest.has_lead else 2 * constants.TOP_UP_S)
 
 
 def _step_id(job: s.SiteJob, output: int) -> int:

@@ -23,6 +23,7 @@ from tidemill.files import write_whole
 from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.site.applications.checksums import PendingError
+from tidemill.transfer import constants as transfer_constants
 from tidemill.transfer.allowed import check_endpoint, permit
 from tidemill.transfer.contract import (
     Direction,
@@ -33,6 +34,7 @@ from tidemill.transfer.contract import (
     of_os_error,
 )
 from tidemill.transfer.mover import Moved, Mover
+from tidemill.transfer.patience import MovePatience
 from tidemill.transfer.sharing import OWNERS_S, MoveLimits, RunningMove, WaitingMove, due, makes_way
 
 KEEP_S = 3600.0
@@ -160,10 +162,10 @@ class LocalMoves:
         for endpoint in config.endpoints:
             check_endpoint(endpoint)
         self._config = config
-        self._mover = Mover(config.endpoints, config.transfer, size_max=config.stage_file_bytes_max)
+        self._mover = Mover(config.endpoints, MovePatience(), size_max=config.stage_file_bytes_max)
         self._limits = {endpoint.url: endpoint.transfers_max for endpoint in config.endpoints}
         #: an endpoint that may have more gets them
-        self._total_max = max(config.transfer.transfers_max, *self._limits.values(), 0)
+        self._total_max = max(transfer_constants.TRANSFERS_MAX, *self._limits.values(), 0)
         self._threads = ThreadPoolExecutor(2 * self._total_max, thread_name_prefix="moves")
         self._lock = threading.Lock()
         #: waiting or running, with their endpoints and when they were wanted
@@ -301,7 +303,7 @@ class LocalMoves:
             is_whole = 0 < watch.size_bytes <= watch.bytes
             yields, _ = self._yields.get(name, (0, 0.0))
             running.append(RunningMove(name, place, order.owner, watch.idle_s, watch.bytes, yields, is_whole))
-        stall_s = self._config.transfer.stall_s
+        stall_s = transfer_constants.STALL_S
         return running, MoveLimits(self._limits, self._total_max, len(self._owners_s) > 1, stall_s)
 
     def _start(self, among: list[WaitingMove] | None = None) -> None:

@@ -42,6 +42,7 @@ from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.model.far import CatalogueName, catalogue_name, is_opened, url_fault
 from tidemill.model.job import CATALOGUE, Input, InputKind
+from tidemill.site import constants
 from tidemill.site.data.far_reads import CacheShares, FarReads
 from tidemill.site.data.masks import shown_credentials
 from tidemill.site.data.node_caches import NodeCaches
@@ -144,7 +145,7 @@ class InputRoutes:
         self._lists = ReplicaLists(config.replicas)
         rucio = config.replicas.rucio
         self._rucio = RucioReplicas(rucio, RUCIO_KEPT_S) if rucio.url else None
-        self._rules = RouteRules(near_s=config.routing.near_s, stage_bytes_max=config.routing.stage_bytes_max)
+        self._rules = RouteRules(near_s=constants.NEAR_S, stage_bytes_max=constants.WAY_STAGE_BYTES_MAX)
         self._lock = threading.Lock()
         self._named: dict[int, set[str]] = {}  #: jobs at work here -> what their inputs name
         self._reads: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemill import clock
 from tidemill.files import current_umask, make_directories
+from tidemill.site import constants
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.leftovers import sweep_leftovers
@@ -47,7 +48,7 @@ class SiteData:
         self._departures = Departures(directory / "stage" / "out", self._moves, self.stage.outgoing)
         site.pools.stage_in.submit(self._departures.count)
         deliverer = Deliverer(
-            site.fleets_dir, places, bytes_max=config.delivery_bytes_max, departures=self._departures,
+            site.fleets_dir, places, bytes_max=constants.DELIVERY_BYTES_MAX, departures=self._departures,
             umask=FileMask(site=current_umask(), bounds=config.serves_others),
         )  # fmt: skip
         self.arrivals = Arrivals(site, preparer, deliverer)

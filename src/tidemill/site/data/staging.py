@@ -41,6 +41,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.quantities import bytes_text, counted_text
 from tidemill.node.bundle import copy_member
+from tidemill.site import constants
 from tidemill.site.data.budget import NO_ROOM, StageBudget, StageRoom, StageSpace
 from tidemill.site.data.cache import CacheLimits, DataCache, distinct, held_alone
 from tidemill.site.data.fetching import (
@@ -133,7 +134,7 @@ class Stage:
     ) -> None:
         self._directory = directory
         self._files = directory / "files"
-        idle_bytes = config.transfer.cache_bytes_max
+        idle_bytes = constants.STAGE_CACHE_BYTES_MAX
         limits = CacheLimits(
             config.stage_bytes_max,
             config.stage_bytes_max // 2 if idle_bytes is None else idle_bytes,
@@ -144,7 +145,7 @@ class Stage:
         self.budget = StageBudget(StageRoom(config.stage_bytes_max, STAGE_FILES_MAX))
         self._contents = StageContents(config, self.cache, self.budget, moving=moving, copiers=copiers)
         self._lock = self._contents.lock
-        self.routes = InputRoutes(config, RouteLinks(directory.parent / LINKS, config.routing.probe_s))
+        self.routes = InputRoutes(config, RouteLinks(directory.parent / LINKS, constants.PROBE_S))
         self._contents.has_come = self.routes.links.note_moved
         self._opened = OpenedInputs(self.routes, self._contents)
         self.copiers = copiers
@@ -304,7 +305,7 @@ class Stage:
     def _look_at_disk(self) -> StageRoom:
         """What may still be written to the file system."""
         status = os.statvfs(self._files)
-        kept = min(self._config.stage_free_bytes_min, status.f_blocks * status.f_frsize // KEPT_FREE_SHARE)
+        kept = min(constants.STAGE_FREE_BYTES_MIN, status.f_blocks * status.f_frsize // KEPT_FREE_SHARE)
         files = status.f_favail - status.f_files // KEPT_FREE_SHARE if status.f_files else 1 << 62
         return StageRoom(status.f_bavail * status.f_frsize - kept, files // FILES_PER_COPY)
 
@@ -479,7 +480,7 @@ class Stage:
         if self._is_swept or not self._lock.acquire(blocking=False):
             return
         try:
-            self.cache.tidy(at_once=self._config.transfer.cache_bytes_max == 0)
+            self.cache.tidy(at_once=constants.STAGE_CACHE_BYTES_MAX == 0)
             self._is_swept = True
         except OSError as error:
             raise SiteError(f"failed to tidy `{self._files}`: {error.strerror}") from error

@@ -23,6 +23,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError
 from tidemill.files import make_directories, names_in, read_bounded, write_durable
 from tidemill.log import Log
+from tidemill.site import constants
 from tidemill.site.data.moves import LocalMoves, MoveCounts, MoveOrder, MoveOutcome, Moves, UnderWay
 from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
@@ -137,7 +138,9 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
     directory = site_dir.absolute() / "transfer"
     for folder in (directory, directory / "orders", directory / "done"):
         make_directories(folder, 0o077)
-    epoch = claim(directory, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
+    epoch = claim(
+        directory, take_over=take_over, heartbeat_s=constants.HEARTBEAT_S, dead_s=constants.DEAD_AGENT_S
+    )
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())

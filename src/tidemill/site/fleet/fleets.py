@@ -24,6 +24,7 @@ from tidemill.model.devices import without_gpus
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, allocation_of, read_interval_s
+from tidemill.site import constants
 from tidemill.site.applications.gpus import gpus_of_node
 from tidemill.site.applications.programs import network_of
 from tidemill.site.data.masks import masked_paths, view_of
@@ -210,24 +211,24 @@ class Fleets:
             listen=config.lead_listen,
             settings=Settings(
                 record_flush_ms=RECORD_FLUSH_MS,
-                output_flush_s=config.output_flush_s,
-                queue_s=max(config.queue_s, WIDE_QUEUE_S) if record.width else config.queue_s,
-                idle_s=min(config.idle_s, WIDE_IDLE_S) if record.width else config.idle_s,
-                dead_after_s=config.yielding.dead_after_s,
-                drain_s=config.yielding.drain_s,
-                top_up_s=config.yielding.top_up_s,
+                output_flush_s=constants.OUTPUT_FLUSH_S,
+                queue_s=max(constants.QUEUE_S, WIDE_QUEUE_S) if record.width else constants.QUEUE_S,
+                idle_s=min(constants.IDLE_S, WIDE_IDLE_S) if record.width else constants.IDLE_S,
+                dead_after_s=constants.DEAD_AFTER_S,
+                drain_s=constants.DRAIN_S,
+                top_up_s=constants.TOP_UP_S,
                 stop_files=[str(config.stop_file)] if config.stop_file else [],
-                pilot_grace_s=config.pilot_grace_s,
+                pilot_grace_s=constants.PILOT_GRACE_S,
                 isolation=_isolation(config),
                 affinity="none" if record.width else config.affinity,
                 gpus_per_node=gpus_of_node(config),
                 network="open" if record.width else network_of(config),
                 mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,
-                bundle_bytes_max=config.bundle_bytes_max,
+                bundle_bytes_max=constants.BUNDLE_BYTES_MAX,
                 output_bytes_max=config.output_bytes_max,
-                store_mb=config.store_mb or 0,
-                images=config.images,
+                store_mb=0,
+                images="auto",
                 peers=config.harvest.has_peers,
                 stage_readers=STAGE_READERS if config.harvest.has_peers else STAGE_READERS_APART,
                 fast_dir=config.fast_dir or None,
@@ -236,9 +237,9 @@ class Fleets:
                 io=self.io.first(record.name),
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
                 view=view_of(self._directory.parent, config),
-                storage_patience_s=config.storage_patience_s,
+                storage_patience_s=constants.STORAGE_PATIENCE_S,
                 node_cache=self._node_cache,
-                monitor_interval_s=config.monitor_interval_s,
+                monitor_interval_s=constants.MONITOR_INTERVAL_S,
             ),
         )
         fleet = create_fleet(self._directory / record.name, manifest)

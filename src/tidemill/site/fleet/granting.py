@@ -16,6 +16,7 @@ from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.job import rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.node.journal import allocation_of
+from tidemill.site import constants
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import Preparer
@@ -240,7 +241,7 @@ class Granting:
         """Retry the troubles that are due; return to the server the work that has waited for too long."""
         for job, evidence in self.troubles.step():
             self._refuse(job, evidence)
-        for job, why in self.inputs.late(self._fleets.config.wait_max_s):
+        for job, why in self.inputs.late(constants.WAIT_MAX_S):
             evidence = Evidence(
                 failure=FailureClass.STAGE_IN, message=why, at_us=clock.now_us(), fault=FaultKind.SITE.value
             )

@@ -11,6 +11,7 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSubmission
 from tidemill.errors import SiteError
 from tidemill.log import Log
+from tidemill.site import constants
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.offers import Offers
 from tidemill.site.data.staging import Stage
@@ -214,7 +215,7 @@ class Lifecycle:
             return
         self._next_clean_s = now_s + CLEAN_S
         if not are_read:
-            self._remove(self._site.config.fleet_keep_s)
+            self._remove(constants.FLEET_KEEP_S)
 
     def _remove(self, keep_s: float) -> None:
         state = self._log.pool.state

@@ -28,6 +28,7 @@ from tidemill.site.fleet.breakers import Reason, TroubleCause
 from tidemill.transfer.allowed import permit
 from tidemill.transfer.contract import Direction, TransferError, Watch
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 
 PROBE_S, PROBE_MAX_S = 60.0, 600.0
 """A place is asked so rarely while it answers as before; each pause is twice the one before."""
@@ -176,8 +177,7 @@ def _counts(target: ProbeTarget, it: _Place, error: SiteError | None) -> bool:
 
 def asker(config: SiteConfig, stage: Path) -> Callable[[ProbeTarget], None]:
     """What asks the places of a site's configuration."""
-    settings = msgspec.structs.replace(config.transfer, tries_max=1)
-    mover = Mover(config.endpoints, settings, size_max=config.stage_file_bytes_max)
+    mover = Mover(config.endpoints, MovePatience(tries_max=1), size_max=config.stage_file_bytes_max)
 
     def ask(target: ProbeTarget) -> None:
         if target.scope == Scope.INPUTS:

@@ -24,6 +24,7 @@ from tidemill.log import Log
 from tidemill.model.failure import POLICY, Evidence, FailureClass, FaultKind
 from tidemill.model.quantities import duration_text
 from tidemill.model.trouble import Scope, Trouble, concerns, meets, place_of, prefix_of
+from tidemill.site import constants
 from tidemill.site.fleet.breakers import Breaker, Reason, TroubleCause
 from tidemill.site.fleet.own_probe import AppProbes, OwnProbes, ProbeTarget, asker
 from tidemill.site.fleet.waits import Meets, Waits
@@ -141,7 +142,7 @@ class SiteTroubles:
     ) -> None:
         self._log = log
         self._path = site_dir / NAME
-        self._waits = Waits(config.wait_max_s, _restored(read_troubles(site_dir)))
+        self._waits = Waits(constants.WAIT_MAX_S, _restored(read_troubles(site_dir)))
         self._credentials = _files_of(config.endpoints)
         self._marks = self._marks_now()
         self._open = {each.cause for each in self._waits.breakers if each.is_open}

@@ -10,7 +10,8 @@ from collections import defaultdict
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.log import Log
-from tidemill.site.link.screening import Pace, Screen, Screened, room_of
+from tidemill.site import constants
+from tidemill.site.link.screening import OrderLimits, Pace, Screen, Screened, room_of
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
@@ -26,9 +27,9 @@ class OrderIntake:
 
     def __init__(self, log: SiteLog, config: SiteConfig, denials: Denials) -> None:
         self._log = log
-        self._limits = config.limits
-        self._leases_max = config.lease_ranges_max
-        self._pace = Pace(config.limits.leases_per_min_max)
+        self._limits = OrderLimits()
+        self._leases_max = constants.LEASE_RANGES_MAX
+        self._pace = Pace(constants.LEASES_PER_MIN_MAX)
         self._denials = denials
         self._is_first = True
         self._told = 0

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.config.limits import OrderLimits
 from tidemill.model import legal
 from tidemill.model.failure import ILLEGAL
 from tidemill.model.job import EVENTS_MAX, JobSpec
+from tidemill.site import constants
 from tidemill.site.state import site_state as s
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
@@ -59,6 +59,16 @@ class Screened(NamedTuple):
     left: int = 0
     full: str = ""
     illegal: Sequence[int] = ()
+
+
+class OrderLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds that an honest server never meets, and a hostile one cannot pass. LEASE_RANGES_MAX and `stage_bytes_max`
+    bound it, too."""
+
+    jobs_max: int = msgspec.field(default_factory=lambda: constants.JOBS_MAX)
+    events_max: int = msgspec.field(default_factory=lambda: constants.EVENTS_MAX)
+    spec_bytes_max: int = msgspec.field(default_factory=lambda: constants.SPEC_BYTES_MAX)
+    specs_bytes_max: int = msgspec.field(default_factory=lambda: constants.SPECS_BYTES_MAX)
 
 
 class IntakeRoom(NamedTuple):

@@ -18,6 +18,7 @@ from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
+from tidemill.site import constants
 from tidemill.site.link.transport import open_transport
 from tidemill.wire.api import SyncReply, SyncRequest
 from tidemill.wire.http import ConflictError, TooLongError
@@ -43,8 +44,8 @@ class Sync:
 
     def __init__(self, config: SiteConfig) -> None:
         default_s = UNIX_INTERVAL_S if config.is_its_own else TCP_INTERVAL_S
-        self.interval_s = config.sync_interval_s or default_s
-        self._longest_s = max(config.sync_interval_max_s, self.interval_s)
+        self.interval_s = constants.SYNC_INTERVAL_S or default_s
+        self._longest_s = max(constants.SYNC_INTERVAL_MAX_S, self.interval_s)
         self._transport = open_transport(config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._under_way: Future[SyncReply] | None = None

@@ -17,6 +17,7 @@ from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.log import Log
+from tidemill.site import constants
 from tidemill.wire.amqp import DIRECT_REPLY, SYNC_AGE_S, Header, Type, sync_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, SyncReply, SyncRequest
 from tidemill.wire.broker import Broker, broker_of, is_broker, library
@@ -59,17 +60,17 @@ def open_transport(config: SiteConfig) -> Transport:
         library()
         broker = broker_of(
             config.server, credentials_of(config), user=config.name,
-            heartbeat_s=config.broker.heartbeat_s, reconnect_max_s=config.sync_interval_max_s,
-            body_bytes_max=config.limits.reply_bytes_max,
+            heartbeat_s=constants.BROKER_HEARTBEAT_S, reconnect_max_s=constants.SYNC_INTERVAL_MAX_S,
+            body_bytes_max=constants.SYNC_REPLY_BYTES_MAX,
         )  # fmt: skip
-        return AmqpTransport(broker, timeout_s=config.sync_timeout_s)
+        return AmqpTransport(broker, timeout_s=constants.SYNC_TIMEOUT_S)
     return HttpTransport(
         Connection(
             config.server,
             credentials=credentials_of(config),
-            timeout_s=config.sync_timeout_s,
+            timeout_s=constants.SYNC_TIMEOUT_S,
             longest_s=LONGEST_S,
-            reply_bytes_max=config.limits.reply_bytes_max,
+            reply_bytes_max=constants.SYNC_REPLY_BYTES_MAX,
         )
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
+from tidemill.batch import constants as batch_constants
 from tidemill.batch.contract import (
     ELEMENT,
     FAR_FUTURE_S,
@@ -30,6 +31,7 @@ from tidemill.log import Log
 from tidemill.model.figures.awaited import REASON_CHARACTERS_MAX, REASONS_MAX, QueuedReason
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
+from tidemill.site import constants as site_constants
 from tidemill.site.nodes.batch_calls import ActionsDone
 from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.nodes.retention import Leftovers
@@ -38,7 +40,7 @@ from tidemill.site.state.log import SiteLog
 
 INTENT_LOST_S = 10.0
 """An intent that the local batch system does not know this long after the submit call ended has come to nothing; with
-others the call of a killed agent may go on for `cluster.timeout_s`."""
+others the call of a killed agent may go on for COMMAND_TIMEOUT_S."""
 
 LOST_WATCHED_S = 3600.0
 """A lost allocation is polled for this time: a controller that was restarted from an old state may know it again."""
@@ -187,7 +189,7 @@ class Allocations:
             command += ["--memory-mb", str(ask.memory_mb)]
         start_by_s = None
         if not self._is_local and not ask.wide:
-            start_by_s = now_us // 1_000_000 + self._config.harvest.start_by_s
+            start_by_s = now_us // 1_000_000 + site_constants.START_BY_S
             command += ["--start-by", str(int(start_by_s))]
         contact = self._config.contact
         return BatchSubmission(
@@ -433,8 +435,8 @@ class Allocations:
     def _patience_s(self, allocation: s.Allocation) -> float:
         """How long what is gone may still come, since it was not found first."""
         if allocation.state is not AllocationState.INTENDED:
-            return 0.0  # adapters say UNCLEAR for `cluster.unknown_s`
-        return INTENT_LOST_S if self._is_local else max(INTENT_LOST_S, self._config.cluster.timeout_s)
+            return 0.0  # adapters say UNCLEAR for UNKNOWN_S
+        return INTENT_LOST_S if self._is_local else max(INTENT_LOST_S, batch_constants.COMMAND_TIMEOUT_S)
 
     def _note(self, allocation: s.Allocation, state: AllocationState, batch_id: str, reason: str) -> None:
         self._log.apply(

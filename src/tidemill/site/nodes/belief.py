@@ -48,7 +48,7 @@ class ReplySeen(msgspec.Struct, frozen=True, kw_only=True):
 
     `running`, `waiting`: allocations that the reply should show; `shown`: those that it shows; `surveyed`: running
     allocations that the survey of the machine shows, None = no survey. `heard_s`: when a pilot of each allocation was
-    last heard; `futile`: allocations that go on after confirmed cancels; `word_s`: as `cluster.word_s`.
+    last heard; `futile`: allocations that go on after confirmed cancels; `word_s`: as WORD_S.
     """
 
     at_s: float
@@ -164,7 +164,7 @@ def judge(before: Belief, reply: ReplySeen) -> Belief:
 
 def believed(statuses: Mapping[str, Status], belief: Belief) -> dict[str, Status]:
     """The statuses of a reply that count. A reply that a witness contradicts makes no allocation "gone", and no reply
-    makes one of `alive` so. While a reply is only being checked, `cluster.unknown_s` applies as usual."""
+    makes one of `alive` so. While a reply is only being checked, UNKNOWN_S applies as usual."""
     return {
         name: each
         for name, each in statuses.items()

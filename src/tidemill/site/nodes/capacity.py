@@ -10,6 +10,7 @@ from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.model.state import AllocationState
 from tidemill.model.trouble import Trouble
+from tidemill.site import constants
 from tidemill.site.applications.memory import largest_slot_mb
 from tidemill.site.fleet.at_work import UnstartedJobs
 from tidemill.site.nodes.harvesting import Harvesting
@@ -116,7 +117,7 @@ class CapacityMeter:
         want_core_s, want_ranges = self._wanted(sync_s, more=more)
         wide_core_s = self._wide_core_s()
         if wide_core_s > 0:
-            want_ranges = max(0, config.lease_ranges_max - self._site.state.leases_open)
+            want_ranges = max(0, constants.LEASE_RANGES_MAX - self._site.state.leases_open)
         awaits = self._harvesting.awaited()
         active = [a for a in self._harvesting.book.living if a.state is AllocationState.ACTIVE]
         return Capacity(
@@ -160,7 +161,7 @@ class CapacityMeter:
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:
         if not self._site.may_lease:
             return 0.0, 0
-        config, machine = self._site.config, self._harvesting.machine
+        machine = self._harvesting.machine
         core_s = self._harvesting.demand(more=more).core_s
         return wanted(
             Ahead(
@@ -169,9 +170,9 @@ class CapacityMeter:
                 open_ranges=self._site.state.leases_open,
                 rate_core_s=self._throughput.update(core_s, clock.monotonic_s()),
                 sync_s=sync_s,
-                lease_ahead_s=config.lease_ahead_s,
+                lease_ahead_s=constants.LEASE_AHEAD_S,
                 core_s_max=LEASE_CORE_S_MAX,
-                ranges_max=config.lease_ranges_max,
+                ranges_max=constants.LEASE_RANGES_MAX,
             )
         )
 

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tidemill import clock
+from tidemill.batch import constants as batch_constants
 from tidemill.batch.contract import Status, is_shown
 from tidemill.config.site import SiteConfig
 from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.model.trouble import TEXT_MAX, Scope, Trouble
 from tidemill.node.journal import allocation_of
+from tidemill.site import constants as site_constants
 from tidemill.site.nodes import belief as b
 from tidemill.site.nodes.batch_calls import PollAnswer
 from tidemill.site.nodes.planning import EVER_S, Starts
@@ -32,7 +34,7 @@ class Doubts:
     def __init__(self, config: SiteConfig) -> None:
         self._config = config
         #: a local pilot is a process of this machine: the plain query decides
-        self._word_s = 0.0 if config.batch == "local" else config.cluster.word_s
+        self._word_s = 0.0 if config.batch == "local" else batch_constants.WORD_S
         self._heard_s: dict[str, float] = {}
         self.belief = b.Belief()
         self._since_us = 0
@@ -141,7 +143,7 @@ class Doubts:
 
     def last(self) -> str:
         """Why the site has to stop; empty = it may go on."""
-        if not b.lasts(self.belief, clock.monotonic_s(), doubt_s=self._config.cluster.doubt_s):
+        if not b.lasts(self.belief, clock.monotonic_s(), doubt_s=site_constants.DOUBT_S):
             return ""
         return f"{self.text}; {self.belief.hint}"
 

@@ -14,6 +14,7 @@ import msgspec
 
 from tidemill.config.site import Harvest
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site import constants
 from tidemill.site.state.site_state import Allocation
 
 AGAIN_S = 60.0
@@ -152,9 +153,9 @@ def hopeless(
 
 def late(waiting: Iterable[Allocation], harvest: Harvest, now_us: int) -> list[Eviction]:
     """Those whose pilots would leave at once if they started now."""
-    bound_us = int((harvest.start_by_s + LATE_SLACK_S) * 1e6)
+    bound_us = int((constants.START_BY_S + LATE_SLACK_S) * 1e6)
     names = [a.name for a in waiting if _may_end(a, now_us) and now_us - a.intended_us > bound_us]
-    why = f"not started within {harvest.start_by_s:.0f} s: their pilots would leave at once"
+    why = f"not started within {constants.START_BY_S:.0f} s: their pilots would leave at once"
     return [Eviction(names=names, why=why)] if names else []
 
 

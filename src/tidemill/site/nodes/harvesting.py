@@ -26,6 +26,7 @@ from tidemill.log import Log
 from tidemill.model.figures.awaited import Hindrance
 from tidemill.model.quantities import counted_text
 from tidemill.model.state import AllocationState
+from tidemill.site import constants
 from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.wide import WidePlan, plan_wide
 from tidemill.site.fleet.workload import Demand
@@ -118,7 +119,7 @@ class Harvesting:
         #: as of its last reply, and as people were shown: why it starts no jobs, and why it is not believed
         self._starts_nothing = self._doubted = ""
         self._shortened_by: dict[str, str] = {}
-        self._silence = Silence(config.harvest.first_record_s)
+        self._silence = Silence(constants.FIRST_RECORD_S)
         self._polled = False
         self._plan_log = PlanLog(machine.site_dir / "harvest")
         self.harm = Tracker(self._interval_s)
@@ -347,14 +348,14 @@ class Harvesting:
 
     def _until_glance(self, pause_s: float) -> float:
         """Seconds from a poll or glance to the next glance, in step with the scheduler's cycle where it is known."""
-        snapshot, harvest = self.machine.snapshot, self._config.harvest
+        snapshot = self.machine.snapshot
         age_s = None
         if snapshot is not None and snapshot.plan_age_s is not None:
             age_s = snapshot.plan_age_s + max(0.0, clock.now_us() / 1e6 - snapshot.at_s)
         return phase.until_glance(
             pause_s * self.calls.batch.calls.interval_factor,
             plan_age_s=age_s,
-            cycle_s=harvest.cycle_s or CYCLE_S,
+            cycle_s=constants.CYCLE_S or CYCLE_S,
             lead_s=phase.lead(self._death_s),
         )
 
@@ -364,13 +365,13 @@ class Harvesting:
         pause_s = self._interval_s * self.calls.batch.calls.interval_factor
         if self._policy is Policy.YIELD:
             pause_s *= self.glances.poll_factor(clock.monotonic_s(), holds=self._holds)
-        snapshot, harvest = self.machine.snapshot, self._config.harvest
+        snapshot = self.machine.snapshot
         if snapshot is None or self._policy is Policy.DEMAND:
             return pause_s
         return phase.pause(
             pause_s,
             plan_age_s=snapshot.plan_age_s,
-            cycle_s=harvest.cycle_s or CYCLE_S,
+            cycle_s=constants.CYCLE_S or CYCLE_S,
             lead_s=phase.lead(self._death_s),
         )
 
@@ -543,7 +544,7 @@ class Harvesting:
         now_us = clock.now_us()
         allocations = self.book.living
         again_s = max(RETREAT_AGAIN_S, self._interval_s)
-        order = retreat(stop, allocations, self._config.yielding, now_us=now_us, again_s=again_s)
+        order = retreat(stop, allocations, now_us=now_us, again_s=again_s)
         return self.cancel(order.cancel, why=order.why)
 
     def cancel(self, names: Sequence[str], *, why: str) -> bool:

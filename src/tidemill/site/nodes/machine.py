@@ -34,6 +34,7 @@ from tidemill.model.figures.awaited import NodeCounts
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
 from tidemill.model.quantities import duration_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site import constants
 from tidemill.site.applications.gpus import slot_devices
 from tidemill.site.applications.launching import Launching, find_launcher
 from tidemill.site.applications.programs import NodeShape
@@ -406,10 +407,10 @@ class SiteMachine:
             width_max=width,
             walltime_max_s=min(config.walltime_s, self._own_limit_s),
             startup_s=self.costs.startup_s,
-            starts_per_node_hour=harvest.starts_per_node_hour,
+            starts_per_node_hour=constants.STARTS_PER_NODE_HOUR,
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
             poll_s=planning.poll_s_of(config),
-            cycle_s=harvest.cycle_s or CYCLE_S,
+            cycle_s=constants.CYCLE_S or CYCLE_S,
             death_s=planning.death_s_of(config, self.death_s),
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
@@ -475,9 +476,9 @@ class SiteMachine:
             reservation=cluster.reservation,
             features=tuple(cluster.features),
             exclude=frozenset(self._excluded()),
-            wake_nodes=self._config.harvest.wake_nodes,
+            wake_nodes=constants.WAKE_NODES,
             windows_only=policy is Policy.WINDOWS,
-            end_slack_s=self._config.harvest.slack_s,
+            end_slack_s=constants.SLACK_S,
             left_out=self.patience.left_out(self.snapshot.at_s) if self.snapshot else frozenset(),
             ending=ending,
         )

@@ -32,6 +32,7 @@ from tidemill.harvest.plan.waves import Binding, nodes_for
 from tidemill.model.figures.awaited import HINDRANCES_MAX, Hindrance
 from tidemill.model.machine import Node, NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site import constants
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import GpuUse
 from tidemill.site.nodes.selection import HoldingGroup, Named, Shape
@@ -128,8 +129,8 @@ def policy_of(config: SiteConfig) -> Policy:
 
 def death_s_of(config: SiteConfig, measured_s: float = 0.0) -> float:
     """How long after we cancel an allocation its nodes are free: as configured, or measured (0 = not yet), or usual."""
-    if config.harvest.death_s is not None:
-        return config.harvest.death_s
+    if constants.DEATH_S is not None:
+        return constants.DEATH_S
     if measured_s:
         return measured_s
     return DEATH_S
@@ -151,7 +152,7 @@ def submissions_of(count: int, config: SiteConfig, *, policy: Policy, made: int)
 
 def poll_s_of(config: SiteConfig) -> float:
     """The pause between two polls of the machine, while nothing is slow."""
-    return config.harvest.poll_s or (config.batch_poll_s if config.batch == "local" else POLL_S)
+    return config.harvest.poll_s or (constants.BATCH_POLL_S if config.batch == "local" else POLL_S)
 
 
 def backlog_of(demand: Demand, limits: Limits) -> Backlog:
@@ -264,7 +265,7 @@ def pause_s_of(failed: int, since_s: float, *, config: SiteConfig) -> float:
     and bounded, so that tries never stop."""
     if not failed:
         return 0.0
-    longest_s = min(config.start_backoff_s * 2 ** min(failed - 1, 30), config.start_backoff_max_s)
+    longest_s = min(constants.START_BACKOFF_S * 2 ** min(failed - 1, 30), constants.START_BACKOFF_MAX_S)
     return float(max(0.0, longest_s - since_s))
 
 
@@ -286,7 +287,7 @@ def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Polic
     tries = NO_BOUND if starts.tries is None else starts.tries
     if policy is Policy.DEMAND:
         return tries
-    return max(0, min(tries, starts_per_hour(nodes, config.harvest.starts_per_node_hour) - starts.hour))
+    return max(0, min(tries, starts_per_hour(nodes, constants.STARTS_PER_NODE_HOUR) - starts.hour))
 
 
 def with_hour(starts: Starts, asked: Sequence[tuple[int, int]], config: SiteConfig, *, nodes: int) -> Starts:
@@ -294,7 +295,7 @@ def with_hour(starts: Starts, asked: Sequence[tuple[int, int]], config: SiteConf
     that is as much as the hourly bound allows, the reason is the bound, with the time of the next start."""
     hour = sum(count for _, count in asked)
     starts = msgspec.structs.replace(starts, hour=hour)
-    bound = starts_per_hour(nodes, config.harvest.starts_per_node_hour)
+    bound = starts_per_hour(nodes, constants.STARTS_PER_NODE_HOUR)
     over = hour - bound
     if over < 0 or starts.pause_s > 0 or policy_of(config) is Policy.DEMAND:
         return starts
@@ -324,7 +325,7 @@ def local_situation(
         waiting_per_idle=EVER_S,
         starts_left=starts_left(starts, config, nodes=nodes, policy=Policy.DEMAND),
         submits_max=SUBMITS_MAX,
-        poll_s=config.batch_poll_s,
+        poll_s=constants.BATCH_POLL_S,
         cycle_s=0.0,
         death_s=0.0,
     )

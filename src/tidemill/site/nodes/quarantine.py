@@ -24,6 +24,7 @@ from tidemill.harvest.machine.quarantine import (
 )
 from tidemill.log import Log
 from tidemill.model.job import Resources
+from tidemill.site import constants
 from tidemill.site.applications.programs import NodeShape
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation, SiteJob
@@ -69,11 +70,11 @@ class NodeQuarantine:
         self._path = path
         self._costs = costs
         settings = QuarantineSettings(
-            starts=config.harvest.quarantine_starts,
+            starts=constants.QUARANTINE_STARTS,
             quarantine_s=QUARANTINE_S,
             fast_failure_s=FAST_FAILURE_S,
-            backoff_s=config.start_backoff_s,
-            backoff_max_s=config.start_backoff_max_s,
+            backoff_s=constants.START_BACKOFF_S,
+            backoff_max_s=constants.START_BACKOFF_MAX_S,
         )
         self._quarantine = Quarantine(settings, _read(path))
         self._is_news = False

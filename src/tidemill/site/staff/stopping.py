@@ -16,11 +16,11 @@ from itertools import pairwise
 import msgspec
 
 from tidemill import clock
-from tidemill.config.site import Yielding
 from tidemill.errors import SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.model.quantities import counted_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site import constants
 from tidemill.site.staff import drain, mail
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
@@ -130,12 +130,10 @@ def pause_after(withdrawn_us: Sequence[int], now_us: int) -> float:
     return max(0.0, pause_s - (now_us - recent[-1]) / 1e6)
 
 
-def retreat(
-    stop: s.Stop, allocations: Iterable[s.Allocation], limits: Yielding, *, now_us: int, again_s: float
-) -> Retreat:
-    """The allocations to end now: those that wait at once, those that run when their pilots had `stop_s` to drain.
+def retreat(stop: s.Stop, allocations: Iterable[s.Allocation], *, now_us: int, again_s: float) -> Retreat:
+    """The allocations to end now: those that wait at once, those that run when their pilots had STOP_S to drain.
     What was canceled and is still there is canceled again every `again_s`."""
-    is_over = now_us >= stop.at_us + int(limits.stop_s * 1e6)
+    is_over = now_us >= stop.at_us + int(constants.STOP_S * 1e6)
     names = [
         a.name
         for a in allocations

@@ -19,6 +19,7 @@ from tidemill.harvest.machine.quarantine import Sentence
 from tidemill.log import Log
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import REPORTED_STATES
+from tidemill.site import constants
 from tidemill.site.data.site_data import SiteData
 from tidemill.site.link.exchange import Exchange
 from tidemill.site.nodes.harvesting import Harvesting
@@ -32,7 +33,7 @@ from tidemill.wire.monitoring import BadNode, RegularWaits
 from tidemill.wire.views import ROWS_MAX
 
 BEATS = 3
-"""The number of heartbeats between two beats of the figures: 15 s unless configured otherwise."""
+"""The number of heartbeats between two beats of the figures: 15 s."""
 
 _log = Log("metrics")
 
@@ -51,7 +52,7 @@ class StatusBoard:
         self._site, self._harvesting, self._data, self._exchange = site, harvesting, data, exchange
         self._shown = shown
         self.totals = RecordTotals()
-        self._pause_s = BEATS * config.heartbeat_s
+        self._pause_s = BEATS * constants.HEARTBEAT_S
         self._next_s = 0.0
         self._since_us = clock.now_us()
         self._figures: list[Sample] = []

@@ -111,7 +111,7 @@ def test_figures_become_lines_about_grants_bounds_and_harm() -> None:
 
 
 def test_a_status_that_is_missing_damaged_or_old_is_told_as_such(tmp_path: Path) -> None:
-    config = SiteConfig(name="here", server="unix:/s", heartbeat_s=5.0)
+    config = SiteConfig(name="here", server="unix:/s")
     assert read_status(tmp_path) == (
         SiteStatus(),
         f"`{tmp_path / NAME}` is missing: no agent has written it yet",

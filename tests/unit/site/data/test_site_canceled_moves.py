@@ -10,12 +10,14 @@ import pytest
 from tests.unit.site.fleet.test_site_troubles import Agent
 from tests.unit.transfer.http_origin import Origin, answer, origin
 
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.model.job import Input, JobSpec
 from tidemill.site.data.moves import MoveOrder
 from tidemill.site.state import site_state as s
 from tidemill.transfer.contract import Direction
 from tidemill.wire.api import CancelOrder
+
+pytestmark = pytest.mark.timing(transfer={"TRIES_MAX": 5, "TRANSFERS_MAX": 1, "PAUSE_S": 3600})
 
 LONG_S = 3600.0
 """A pause between tries that no test waits for: what it ends before was broken off."""
@@ -29,7 +31,6 @@ class CancelingSite(Agent):
         super().__init__(
             home,
             Endpoint(url=f"{server.base}/", transfers_max=1, access="both"),
-            transfer=Transfer(tries_max=5, pause_s=LONG_S, transfers_max=1),
         )
         self.server = server
         self.opened = threading.Event()

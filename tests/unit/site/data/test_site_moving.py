@@ -31,6 +31,7 @@ from tidemill.site.state.epoch import claim
 from tidemill.transfer.contract import Direction, TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 from tidemill.transfer.sharing import MoveLimits, RunningMove, WaitingMove, due, makes_way
 
 
@@ -189,13 +190,14 @@ def until(what: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.timing(transfer={"STALL_S": 2.0, "TRIES_MAX": 1})
 def test_a_move_that_was_canceled_and_is_wanted_again_is_made_again(tmp_path: Path) -> None:
     """An agent that restarts orders the same files again, while its mover still breaks off what nobody wanted."""
     silent = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
     here = LocalMoves(
         SiteConfig(
-            name="s", server="unix:/x", endpoints=[Endpoint(url=url)], transfer=Transfer(stall_s=2.0, tries_max=1)
+            name="s", server="unix:/x", endpoints=[Endpoint(url=url)], transfer=Transfer()
         )
     )  # fmt: skip
     order = MoveOrder(id="again", direction=Direction.IN, url=url, path=str(tmp_path / "x"))
@@ -308,7 +310,7 @@ def test_the_bytes_are_here_and_whole_before_their_digest_is_made(
 ) -> None:
     endpoint, content = served
     target, seen = tmp_path / "a", list[bytes]()
-    mover = Mover([endpoint], Transfer(), size_max=1 << 30)
+    mover = Mover([endpoint], MovePatience(), size_max=1 << 30)
     outcome = make(
         mover, order_of(endpoint, "a", target), mover.watch(), lambda: seen.append(target.read_bytes())
     )
@@ -340,7 +342,7 @@ def test_a_look_fetches_nothing_and_a_file_larger_than_what_is_reserved_is_not_f
     served: tuple[Endpoint, bytes], tmp_path: Path
 ) -> None:
     endpoint, content = served
-    mover = Mover([endpoint], Transfer(), size_max=1 << 30)
+    mover = Mover([endpoint], MovePatience(), size_max=1 << 30)
     order = order_of(endpoint, "a", tmp_path / "a")
     for changes in ({"look": True}, {"bytes_max": len(content) - 1}):
         outcome = make(mover, msgspec.structs.replace(order, **changes), mover.watch())

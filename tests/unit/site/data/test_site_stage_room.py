@@ -16,7 +16,7 @@ import pytest
 from tests.worlds.home.small_disk import small_disk
 
 from tidemill.config.site import SiteConfig
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
@@ -29,6 +29,8 @@ from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.transfer.contract import Direction
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Moved
+
+pytestmark = pytest.mark.timing(site={"STAGE_FREE_BYTES_MIN": 0, "STAGE_CACHE_BYTES_MAX": 0})
 
 MB = 1_000_000
 HOST = "https://h.example.org/"
@@ -114,14 +116,7 @@ def stage_at(
     copiers: Executor | None = None,
     directory: Path | None = None,
 ) -> Stage:
-    config = SiteConfig(
-        name="s",
-        server="unix:/x",
-        stage_bytes_max=bytes_max,
-        stage_free_bytes_min=0,
-        transfer=Transfer(cache_bytes_max=0),
-        endpoints=[Endpoint(url=HOST)],
-    )
+    config = SiteConfig(name="s", server="unix:/x", stage_bytes_max=bytes_max, endpoints=[Endpoint(url=HOST)])
     directory = directory or tmp_path / "stage"
     directory.mkdir(exist_ok=True)
     return Stage(directory, config, OwnedPlaces(Roots([tmp_path])), moving, copiers)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tidemill.config.site import SiteConfig
-from tidemill.config.transfer import Transfer
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import STAGED_BYTES_MIN, Stage
@@ -19,6 +18,9 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 OTHER = "0" * 64
 
 
+pytestmark = pytest.mark.timing(site={"STAGE_CACHE_BYTES_MAX": 0})
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     path = tmp_path / "data" / "geometry"
@@ -27,13 +29,12 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def stage_at(tmp_path: Path, *, keep_bytes: int = 0) -> Stage:
+def stage_at(tmp_path: Path) -> Stage:
     directory = tmp_path / "stage"
     directory.mkdir(exist_ok=True)
-    transfer = Transfer(cache_bytes_max=keep_bytes)
     return Stage(
         directory,
-        SiteConfig(name="s", server="unix:/x", transfer=transfer),
+        SiteConfig(name="s", server="unix:/x"),
         OwnedPlaces(Roots([tmp_path / "data"])),
     )
 
@@ -84,12 +85,13 @@ def test_the_last_job_takes_the_copy_and_its_digest_with_it(tmp_path: Path, data
     assert list((tmp_path / "stage" / "files").iterdir()) == []
 
 
+@pytest.mark.timing(site={"STAGE_CACHE_BYTES_MAX": 10 * len(CONTENT)})
 def test_a_copy_that_is_kept_serves_the_next_job_after_a_restart(tmp_path: Path, data: Path) -> None:
-    stage = stage_at(tmp_path, keep_bytes=10 * len(CONTENT))
+    stage = stage_at(tmp_path)
     staged(stage, 1, data)
     stage.clean(1)
     inode = next((tmp_path / "stage" / "files").glob("v-*")).stat().st_ino
-    stage = stage_at(tmp_path, keep_bytes=10 * len(CONTENT))
+    stage = stage_at(tmp_path)
     assert staged(stage, 2, data) == DIGEST
     assert (tmp_path / "stage" / "2" / "geo").stat().st_ino == inode
     assert (stage.cache.figures.hits, stage.cache.figures.misses) == (1, 0)

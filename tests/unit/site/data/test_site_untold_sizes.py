@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from tidemill.config.site import SiteConfig
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, JobSpec
 from tidemill.site.data.budget import StageRoom
@@ -22,7 +22,12 @@ from tidemill.site.data.staging import NoRoomError, Stage
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 from tidemill.transfer.program import size_of
+
+pytestmark = pytest.mark.timing(
+    site={"STAGE_FREE_BYTES_MIN": 0, "STAGE_CACHE_BYTES_MAX": 0}, transfer={"TRIES_MAX": 1}
+)
 
 MB = 1_000_000
 
@@ -81,9 +86,8 @@ class UntoldStage:
 
     def __init__(self, tmp_path: Path, url: str) -> None:
         config = SiteConfig(
-            name="s", server="unix:/x", stage_bytes_max=16 * MB, stage_free_bytes_min=0,
-            transfer=Transfer(cache_bytes_max=0, tries_max=1), endpoints=[Endpoint(url=url)],
-        )  # fmt: skip
+            name="s", server="unix:/x", stage_bytes_max=16 * MB, endpoints=[Endpoint(url=url)]
+        )
         (tmp_path / "stage").mkdir()
         self.moves = LocalMoves(config)
         self.stage = Stage(tmp_path / "stage", config, OwnedPlaces(Roots([tmp_path])), self.moves)
@@ -163,7 +167,7 @@ def test_a_file_of_unknown_size_that_is_cut_off_or_has_no_end_mark_is_not_used(
 
 
 def test_no_more_is_read_of_a_file_of_unknown_size_than_the_site_moves(tmp_path: Path, url: str) -> None:
-    mover = Mover([Endpoint(url=url)], Transfer(tries_max=3), size_max=MB)
+    mover = Mover([Endpoint(url=url)], MovePatience(tries_max=3), size_max=MB)
     with pytest.raises(TransferError, match="more bytes, this site moves at most 1000000"):
         mover.get(f"{url}{2 * MB}", tmp_path / "in", mover.watch())
     assert len(_Generated.gets) == 2, "one look, one try"

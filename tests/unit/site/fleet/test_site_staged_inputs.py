@@ -14,8 +14,8 @@ from tests.unit.site.state.test_site_log import open_log
 
 from tidemill import clock
 from tidemill.config.site import SiteConfig
-from tidemill.config.transfer import Transfer
 from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.site import constants
 from tidemill.site.applications.launching import Launching
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
@@ -28,15 +28,11 @@ from tidemill.transfer.file import Roots
 from tidemill.wire.api import CancelOrder, LeaseOrder, ReleaseReport
 from tidemill.wire.node import Failed
 
+pytestmark = pytest.mark.timing(site={"STAGE_FREE_BYTES_MIN": 0, "STAGE_CACHE_BYTES_MAX": 0})
+
 MB = 1_000_000
 JOBS = 60
-CONFIG = SiteConfig(
-    name="here",
-    server="unix:/x",
-    stage_bytes_max=10 * MB,
-    stage_free_bytes_min=0,
-    transfer=Transfer(cache_bytes_max=0),
-)
+CONFIG = SiteConfig(name="here", server="unix:/x", stage_bytes_max=10 * MB)
 
 
 class GrantingSite:
@@ -260,7 +256,7 @@ def test_a_job_that_has_waited_for_room_for_too_long_goes_back_for_the_site_s_sa
     site.granting.tend()
     assert not site.refused
     budget = site.stage.budget
-    budget.waiting[2] = budget.waiting[2]._replace(since_s=clock.monotonic_s() - CONFIG.wait_max_s)
+    budget.waiting[2] = budget.waiting[2]._replace(since_s=clock.monotonic_s() - constants.WAIT_MAX_S)
     site.granting.inputs._next_late_s = 0.0
     site.granting.tend()
     (report,) = site.refused

@@ -16,7 +16,7 @@ from tests.unit.transfer.http_origin import answer, origin
 from tests.worlds.home.troubles import write_proxy
 
 from tidemill.config.site import SiteConfig
-from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, UnfitError
 from tidemill.model.failure import Evidence, FailureClass, FaultKind, is_jobs_own
 from tidemill.model.job import Input, JobSpec
@@ -33,8 +33,11 @@ from tidemill.site.fleet.workload import Workload
 from tidemill.site.state import site_state as s
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.file import Roots
+from tidemill.transfer.patience import MovePatience
 from tidemill.wire.api import LeaseOrder, Order, ReleaseReport
 from tidemill.wire.node import Failed
+
+pytestmark = pytest.mark.timing(transfer={"TRIES_MAX": 1, "PAUSE_S": 0.01})
 
 HOST = "https://dav.example.org"
 
@@ -119,7 +122,7 @@ class Agent:
         self.log.close()
 
 
-ONE_TRY = Transfer(tries_max=1, pause_s=0.01)
+ONE_TRY = MovePatience()
 
 
 @pytest.fixture

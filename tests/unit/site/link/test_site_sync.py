@@ -152,9 +152,10 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_for_ever(head: byte
         transport.close()
 
 
+@pytest.mark.timing(site={"SYNC_TIMEOUT_S": 60})
 def test_an_agent_that_ends_does_not_wait_for_a_silent_server() -> None:
     with dripping(b"", 0) as (port, _):
-        sync = Sync(SiteConfig(name="s", server=f"http://127.0.0.1:{port}", sync_timeout_s=60))
+        sync = Sync(SiteConfig(name="s", server=f"http://127.0.0.1:{port}"))
         sync.start(request(0, 1))
         time.sleep(0.5)
         sync.close()

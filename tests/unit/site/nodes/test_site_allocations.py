@@ -19,7 +19,9 @@ from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog, restore
 
-CONFIG = SiteConfig(name="here", server="unix:/s", batch="slurm", cluster=Cluster(unknown_s=600))
+pytestmark = pytest.mark.timing(batch={"UNKNOWN_S": 600})
+
+CONFIG = SiteConfig(name="here", server="unix:/s", batch="slurm", cluster=Cluster())
 ASK = AllocationRequest(fleet="e1-1", nodes=1, cores=4, memory_mb=0, walltime_s=600)
 
 

@@ -18,8 +18,10 @@ from tidemill.site.nodes.quarantine import NodeQuarantine, owners_at_work
 from tidemill.site.state.site_state import Allocation, GrantState, SiteJob, UndonePiece
 from tidemill.wire.node import Done, Started
 
+pytestmark = pytest.mark.timing(site={"START_BY_S": 600, "QUARANTINE_STARTS": 3})
+
 SECOND = 1_000_000
-HARVEST = Harvest(start_by_s=600, quarantine_starts=3)
+HARVEST = Harvest()
 CONFIG = SiteConfig(name="s", server="unix:/s", batch="slurm", harvest=HARVEST)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan.policies import Policy, decide
@@ -11,6 +12,7 @@ from tidemill.harvest.plan.waves import SENTENCES, Binding
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
+from tidemill.site import constants
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.capacity import Ahead, wanted
 from tidemill.site.nodes.planning import (
@@ -37,7 +39,9 @@ from tidemill.site.nodes.selection import Named, PlacedDecision, Shape, with_nam
 from tidemill.site.state.failures import decide as decide_retry
 from tidemill.site.state.site_state import Allocation, UndonePiece
 
-CONFIG = SiteConfig(name="s", server="unix:/s", nodes_max=10, start_backoff_s=2, start_backoff_max_s=60)
+pytestmark = pytest.mark.timing(site={"START_BACKOFF_S": 2, "START_BACKOFF_MAX_S": 60})
+
+CONFIG = SiteConfig(name="s", server="unix:/s", nodes_max=10)
 CLUSTER = msgspec.structs.replace(CONFIG, batch="slurm")
 
 
@@ -77,10 +81,11 @@ def test_on_pbs_what_may_have_to_be_shortened_is_asked_for_alone_up_to_a_number(
     assert submissions_of(3, CONFIG, policy=Policy.DEMAND, made=0) == [1, 1, 1]
 
 
+@pytest.mark.timing(site={"DEATH_S": 0})
 def test_a_death_takes_five_seconds_until_it_is_measured_unless_the_site_says_so() -> None:
     assert death_s_of(CLUSTER) == 5.0
     assert death_s_of(CLUSTER, measured_s=8.0) == 8.0
-    assert death_s_of(msgspec.structs.replace(CLUSTER, harvest=Harvest(death_s=0)), measured_s=8.0) == 0
+    assert death_s_of(msgspec.structs.replace(CLUSTER, harvest=Harvest()), measured_s=8.0) == 0
 
 
 def test_nodes_are_asked_for_as_the_backlog_fills_them() -> None:
@@ -173,7 +178,7 @@ def test_each_batch_system_has_its_policy_and_its_pause() -> None:
     }
     told = msgspec.structs.replace(CLUSTER, harvest=Harvest(policy="capped", poll_s=7))
     assert (policy_of(told), poll_s_of(told)) == (Policy.CAPPED, 7)
-    assert (poll_s_of(CONFIG), poll_s_of(CLUSTER)) == (CONFIG.batch_poll_s, 30)
+    assert (poll_s_of(CONFIG), poll_s_of(CLUSTER)) == (constants.BATCH_POLL_S, 30)
 
 
 def test_a_little_work_is_worth_one_node_and_more_at_the_server_fills_all() -> None:

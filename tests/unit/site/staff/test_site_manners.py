@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from tidemill.batch.contract import Ending
-from tidemill.config.site import Yielding
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
+from tidemill.site import constants
 from tidemill.site.staff import drain
 from tidemill.site.staff.stopping import (
     PAUSE_MAX_S,
@@ -26,7 +26,6 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
 
-LIMITS = Yielding()
 MINUTE_US = 60_000_000
 
 
@@ -116,10 +115,10 @@ def test_what_waits_goes_at_once_and_what_runs_after_its_time_to_drain() -> None
     ]
 
     def ended(now_us: int) -> list[str]:
-        return retreat(stop, all_of_ours, LIMITS, now_us=now_us, again_s=10).cancel
+        return retreat(stop, all_of_ours, now_us=now_us, again_s=10).cancel
 
     assert ended(MINUTE_US) == ["waits"]
-    assert ended(MINUTE_US + int(LIMITS.stop_s * 1e6)) == ["waits", "runs"]
+    assert ended(MINUTE_US + int(constants.STOP_S * 1e6)) == ["waits", "runs"]
     all_of_ours[0].canceled_us = all_of_ours[1].canceled_us = 2 * MINUTE_US
     assert ended(2 * MINUTE_US + 1) == []
     assert ended(2 * MINUTE_US + 11_000_000) == ["waits", "runs"]  # told again

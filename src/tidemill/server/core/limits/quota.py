@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidemill.config.quotas import Quotas
+from tidemill.server import constants
 from tidemill.server.core.limits.storage import Storage, sizes_text
 from tidemill.server.database.rows import JOB_BYTES, KIND_COLUMNS, KindKey, key_of
 from tidemill.server.database.unit_of_work import UnitOfWork
@@ -46,16 +47,16 @@ def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas, storage: Storag
     ids = {key: _kind_id(work, key) for key in {alike(each) for each in wanted.kinds}}
     opened = sum(not work.memory.open.is_open(key) for key in ids)
     what = f"kinds of jobs of `{owner}` that have not ended: campaigns, times the resources asked for in each"
-    _within(quotas.open_kinds_max, "open_kinds_max", has.kinds + opened if opened else 0, what)
+    _within(constants.OPEN_KINDS_MAX, "open_kinds_max", has.kinds + opened if opened else 0, what)
     fresh = sum(number == 0 for number in ids.values())
     known = int(work.session.rows("kinds_in", campaign=wanted.campaign)[0][0]) if fresh else 0
     what = "kinds of jobs in one campaign: combinations of application and resources"
-    _within(quotas.campaign_kinds_max, "campaign_kinds_max", known + fresh if fresh else 0, what)
+    _within(constants.CAMPAIGN_KINDS_MAX, "campaign_kinds_max", known + fresh if fresh else 0, what)
     stored = [int(row[0]) for row in work.session.rows("stored_of", owner=owner)]
     more_bytes = stored_bytes(wanted.jobs, wanted.spec_bytes)
     size_bytes = sum(stored) + more_bytes
-    if size_bytes > quotas.stored_bytes_max:
-        size, most = sizes_text(size_bytes, quotas.stored_bytes_max)
+    if size_bytes > constants.STORED_BYTES_MAX:
+        size, most = sizes_text(size_bytes, constants.STORED_BYTES_MAX)
         text = f"{size} of jobs of `{owner}` would be stored, and each submitter may store {most}"
         raise _refusal("stored_bytes_max", text)
     if storage is not None:
@@ -72,7 +73,7 @@ def check_again(work: UnitOfWork, owner: str, kinds: Sequence[int], quotas: Quot
     keys = {alike(key_of(work.memory.kinds[each])) for each in kinds if each in work.memory.kinds}
     opened = sum(not work.memory.open.is_open(key) for key in keys)
     what = f"kinds of jobs of `{owner}` that have not ended: campaigns, times the resources asked for in each"
-    _within(quotas.open_kinds_max, "open_kinds_max", has.kinds + opened if opened else 0, what)
+    _within(constants.OPEN_KINDS_MAX, "open_kinds_max", has.kinds + opened if opened else 0, what)
 
 
 def stored_bytes(jobs: int, spec_bytes: int) -> int:
@@ -97,7 +98,7 @@ def _check_sites(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
         sites = work.memory.sites.values()
         named = sum(site.named_by == wanted.owner and not site.epoch for site in sites)
         what = f"sites named by jobs of `{wanted.owner}` that have never joined"
-        _within(quotas.sites_named_max, "sites_named_max", named + len(fresh), what)
+        _within(constants.SITES_NAMED_MAX, "sites_named_max", named + len(fresh), what)
 
 
 def _within(most: int, key: str, number: int, what: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tidemill.config.quotas import Quotas
 from tidemill.model.quantities import bytes_text
+from tidemill.server import constants
 from tidemill.server.database.store import Session, row
 from tidemill.server.errors import RoomError
 
@@ -30,7 +31,7 @@ class Storage:
         total_bytes = None if self._folder is None else shutil.disk_usage(self._folder).total
         default = POSTGRESQL_BYTES_MAX if total_bytes is None else int(SHARE_MAX * total_bytes)
         self.bytes_max = quotas.all_stored_bytes_max or default
-        self._owner_bytes_max = quotas.stored_bytes_max
+        self._owner_bytes_max = constants.STORED_BYTES_MAX
         least = 0 if self._folder is None else floor_bytes(self._folder)
         self.free_bytes_min = least if free_bytes_min is None else free_bytes_min
 

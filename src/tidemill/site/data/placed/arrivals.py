@@ -24,6 +24,7 @@ from tidemill.log import Log
 from tidemill.model.arrival import arrives, pause_s
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Output
+from tidemill.site import constants
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery
@@ -114,7 +115,7 @@ class Arrivals:
     def __init__(self, site: ServedSite, preparer: Preparer, deliverer: Deliverer) -> None:
         self._log = site.log
         self._every_s = site.config.outputs_every_s
-        self._bytes_max = site.config.delivery_bytes_max
+        self._bytes_max = constants.DELIVERY_BYTES_MAX
         self._executor = site.pools.deliveries
         self._preparer = preparer
         self._deliverer = deliverer
