@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.worlds.batch.batch_contract import *  # noqa: F403  # the tests themselves
 from tests.worlds.batch.batch_contract import bench_on, shown
-from tests.worlds.batch.batch_slurm import world
+from tests.worlds.batch.batch_slurm import TIMING, world
 from tests.worlds.batch.batch_world import Bench
+
+pytestmark = pytest.mark.timing(**TIMING)
 
 bench = bench_on("slurm", world)
 

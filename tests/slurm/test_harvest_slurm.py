@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.worlds.batch.batch_slurm import SlurmWorld, world
+from tests.worlds.batch.batch_slurm import TIMING, SlurmWorld, world
 from tests.worlds.batch.slurm_cluster import CORES, NODES, OTHER_USER
 
 from tidemill import clock
@@ -20,6 +20,8 @@ from tidemill.harvest.plan.situation import Backlog, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.planning import just_ended, without_dying
+
+pytestmark = pytest.mark.timing(**TIMING)
 
 PILOTS = "tm-a-e1-1"
 BACKLOG = Backlog(node_s=1e6, nodes_max=NODES, event_s=1)
