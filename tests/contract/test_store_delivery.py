@@ -9,11 +9,7 @@ import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases, refused
 
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Deliver, Input, JobSpec
-from tidemill.server.database.queries import migrations
-from tidemill.server.database.rows import StoredJob
-from tidemill.server.database.store import Store, _migrate, transaction
 from tidemill.server.read import api_pages
 from tidemill.wire.api import (
     ActionRequest,
@@ -31,7 +27,6 @@ from tidemill.wire.api import (
     SyncReply,
 )
 
-DELIVERY_SCHEMA = 11  #: of the migration `delivery`
 TEN = JobSpec(app="reco", events=10)
 DAMAGED = Evidence(failure=FailureClass.STAGE_OUT, message="damaged")
 
@@ -427,35 +422,6 @@ def test_a_job_without_outputs_ends_at_once_when_nothing_of_it_runs(world: World
     (job,) = world.submit(SIM)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[job]))
     assert world.state(job) == "CANCELED"
-
-
-def test_jobs_of_an_older_server_keep_what_is_there_after_the_upgrade(store: Store) -> None:
-    """Jobs with outputs, by state: 1 runs, 2 is PARTIAL, 3 failed in its delivery, 4 failed and was discarded, and so
-    did 5 with its last event."""
-    known = migrations(store.dialect)
-    session = store.writer()
-    for each in known[: DELIVERY_SCHEMA - 1]:
-        with transaction(session):
-            _migrate(session, each.number, each.text)
-    with transaction(session):
-        for number, (state, done, failed) in enumerate(
-            ((1, "0-3", ""), (3, "0-8", "9"), (4, "0-9", ""), (4, "0-3", "4"), (4, "0-8", "9")), start=1
-        ):
-            n_done, n_failed = len(IntervalSet.parse(done)), len(IntervalSet.parse(failed))
-            reason = "1 event failed, failed_max is 0" if failed else "outputs could not be delivered: quota"
-            session._execute(  # type: ignore[attr-defined]  # rows as an older version wrote them
-                "INSERT INTO jobs (id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done,"
-                " n_failed, done, failed, seed_base, created_us, reason, name, blocked, outputs)"
-                f" VALUES ({number}, 1, 1, {state}, 1, 0, 1, 1, 0, 0, 10, {n_done}, {n_failed}, '{done}',"
-                f" '{failed}', 0, 0, '{reason}', '', 0, 1)"
-            )
-    session.close()
-    assert store.upgrade() == (DELIVERY_SCHEMA - 1, len(known))
-    reader = store.reader()
-    rows = [StoredJob(*row) for row in reader.rows("jobs_by_id", ids=[1, 2, 3, 4, 5])]
-    reader.close()
-    found = {job.id: (job.kept, job.delivered, job.deliveries) for job in rows}
-    assert found == {1: (1, "", 0), 2: (0, "0-8", 1), 3: (1, "", 0), 4: (0, "", 0), 5: (0, "", 0)}
 
 
 # ---- files that arrive while a job runs ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Owners on both databases: keys of submissions, accounts of the fair share, a site reset, and the upgrade to them."""
+"""Owners on both databases: keys of submissions, accounts of the fair share, a site reset."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from tests.contract.server_world import SIM, Site, World, done, leases
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import HALF_LIFE_S, Dispatcher
-from tidemill.server.database import store as database
-from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store
 from tidemill.server.errors import ConflictError, MissingError, RequestError
 from tidemill.wire.api import EPOCH_JUMP_MAX, ActionRequest, ResetRequest, SharesRequest, SubmitRequest
-
-OLD = 7  #: the schema before owners had keys and accounts
 
 
 def submitter(name: str) -> Identity:
@@ -26,39 +22,7 @@ def request(key: str, campaign: str, **more: object) -> SubmitRequest:
     return SubmitRequest(key=key, campaign=campaign, jobs=[SIM], **more)  # type: ignore[arg-type]
 
 
-def test_an_older_database_keeps_its_keys_and_gets_owners(store: Store) -> None:
-    session = store.writer()
-    for number, script, _ in migrations(store.dialect)[:OLD]:
-        with database.transaction(session):
-            database._migrate(session, number, script)
-    execute = session._execute  # type: ignore[attr-defined]
-    for number, owner in enumerate(("ada", "bob", ""), 1):
-        execute(
-            "INSERT INTO campaigns (name, owner, shares, created_us, used_core_s) "
-            f"VALUES ('c{number}', '{owner}', 1, 5, 1e6)"
-        )
-        execute(
-            "INSERT INTO submits (key, digest, campaign, first_job, count, subject) "
-            f"VALUES ('k{number}', 'd', 'c{number}', {number}, 1, 'CN={owner}')"
-        )
-    execute(
-        "INSERT INTO submits (key, digest, campaign, first_job, count) VALUES ('lone', 'd', 'gone', 9, 1)"
-    )
-    session.close()
-    assert store.upgrade() == (OLD, len(migrations(store.dialect)))
-    reader = store.reader()
-    for number, owner in enumerate(("ada", "bob", ""), 1):
-        ((_, campaign, first, count),) = reader.rows("submit_by_key", owner=owner, key=f"k{number}")
-        assert (campaign, first, count) == (f"c{number}", number, 1)
-        assert reader.rows("submitter_of", job=number)[0][2] == f"CN={owner}"
-        assert reader.rows("submit_by_key", owner="eve", key=f"k{number}") == []
-    assert reader.rows("submit_by_key", owner="", key="lone")[0][1] == "gone"
-    found = reader.rows("owner_shares", names=["ada", "bob", "", "eve"])
-    assert sorted(found) == [(owner, 1.0, 0.0, 0) for owner in ("", "ada", "bob")]
-    reader.close()
-
-
-def test_a_submission_of_before_the_upgrade_is_known_when_it_is_repeated(store: Store) -> None:
+def test_a_submission_of_before_a_restart_is_known_when_it_is_repeated(store: Store) -> None:
     """As a client does that heard no answer."""
     store.init()
     first = Dispatcher(store)

@@ -1,19 +1,20 @@
-"""Databases of every earlier schema, filled and in the middle of their work, are upgraded and go on; both databases."""
+"""A database with the first schema, filled and in the middle of its work, is upgraded and goes on; both databases."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
 import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.server_world import SIM, World, done, key_of, leases
 from tests.contract.server_world import Site as OldSite
-from tests.worlds.home.world import TIDEMILL
 
 from tidemill.cli.main import main
 from tidemill.config.server import ServerConfig
@@ -21,7 +22,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.server.core import campaign_names
 from tidemill.server.database import store as database
-from tidemill.server.database.queries import Dialect, migrations, statements
+from tidemill.server.database.queries import Dialect, Migration, migrations, statements
 from tidemill.server.database.store import Store
 from tidemill.server.database.upgrade import copy_database, copy_of
 from tidemill.server.errors import RequestError
@@ -31,21 +32,39 @@ from tidemill.server.run import upgrade_server
 from tidemill.wire.api import ActionRequest, DoneReport, LeaseOrder, PayloadUsage
 
 FILLED = Path(__file__).parents[1] / "fixtures" / "schemas" / "filled.sql"
-NEWEST = len(migrations(Dialect.SQLITE))
+FIRST = 1
+NEXT_LEASE = "SELECT value FROM meta WHERE name = 'next_lease'"
+UPGRADES = 6
+LATER = Migration(
+    len(migrations(Dialect.SQLITE)) + 1,
+    """CREATE TABLE lost_trial (
+  site BIGINT NOT NULL, job BIGINT NOT NULL, done TEXT NOT NULL, trial TEXT, PRIMARY KEY (site, job)
+);
+INSERT INTO lost_trial (site, job, done) SELECT site, job, done FROM lost_results;
+DROP TABLE lost_results;
+ALTER TABLE lost_trial RENAME TO lost_results;
+CREATE INDEX jobs_trial ON jobs (created_us);
+UPDATE meta SET value = value + 1 WHERE name = 'next_lease';
+""",
+    "A trial.",
+)
+A_LATER_VERSION = f"""
+import sys
+from tidemill.cli.main import main
+from tidemill.server.database import store
+from tidemill.server.database.queries import Migration, migrations
+store.migrations = lambda dialect: [*migrations(dialect), Migration(*{tuple(LATER)!r})]
+sys.exit(main(sys.argv[1:]))
+"""
 ODD_OWNER = 'o\'brien \\ "☃" %s'
-OLD_SCHEMAS = range(1, NEWEST + 1)
 
 
-def rows_of(schema: int, dialect: Dialect) -> Iterator[str]:
-    """The statements that fill a database of a schema."""
-    for section in re.split(r"^-- schemas ", FILLED.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-        head, _, script = section.partition("\n")
-        first, _, last = head.partition("-")
-        if int(first) <= schema <= int(last or schema):
-            yield from (
-                re.sub(r"<<(.*?)>>", lambda found: _bytes(found[1], dialect), each)
-                for each in statements(script)
-            )
+def rows_of(dialect: Dialect) -> list[str]:
+    """The statements that fill a database of the first schema."""
+    return [
+        re.sub(r"<<(.*?)>>", lambda found: _bytes(found[1], dialect), each)
+        for each in statements(FILLED.read_text(encoding="utf-8"))
+    ]
 
 
 def _bytes(text: str, dialect: Dialect) -> str:
@@ -53,14 +72,13 @@ def _bytes(text: str, dialect: Dialect) -> str:
     return f"X'{hexadecimal}'" if dialect is Dialect.SQLITE else f"'\\x{hexadecimal}'::bytea"
 
 
-def fill(store: Store, schema: int) -> None:
-    """Bring an empty database to a schema as its version of Tidemill left it."""
+def fill(store: Store) -> None:
+    """Make the database of a server in the middle of its work, with the first schema."""
     session: Any = store.writer()
-    for each in migrations(store.dialect)[:schema]:
-        with database.transaction(session):
-            database._migrate(session, each.number, each.text)
+    first = migrations(store.dialect)[0]
     with database.transaction(session):
-        for statement in rows_of(schema, store.dialect):
+        database._migrate(session, first.number, first.text)
+        for statement in rows_of(store.dialect):
             session._execute(statement)
     session.close()
 
@@ -73,17 +91,23 @@ def table(store: Store, query: str) -> list[tuple[Any, ...]]:
         reader.close()
 
 
-@pytest.fixture(params=OLD_SCHEMAS, ids=lambda schema: f"schema{schema}")
-def old(request: pytest.FixtureRequest, store: Store) -> tuple[int, Store]:
-    fill(store, request.param)
-    return request.param, store
+@pytest.fixture
+def old(store: Store) -> Store:
+    fill(store)
+    return store
 
 
 @pytest.fixture
-def upgraded(old: tuple[int, Store]) -> Iterator[World]:
-    schema, store = old
-    assert store.upgrade() == (schema, NEWEST)
-    world = World(store)
+def later(monkeypatch: pytest.MonkeyPatch) -> int:
+    """From now on this version of Tidemill has one migration more: the schema that it wants."""
+    monkeypatch.setattr(database, "migrations", lambda dialect: [*migrations(dialect), LATER])
+    return LATER.number
+
+
+@pytest.fixture
+def upgraded(old: Store, later: int) -> Iterator[World]:
+    assert old.upgrade() == (FIRST, later)
+    world = World(old)
     yield world
     world.reader.close()
     world.dispatcher.close()
@@ -167,42 +191,77 @@ def test_sums_agree_with_the_rows_that_they_sum(upgraded: World) -> None:
     assert keys == [("ada", "key 1 ☃", 1), ("bob", "key-2", 7), (ODD_OWNER, "key-3", 11)]
 
 
-def test_a_plan_names_the_rows_and_changes_nothing(old: tuple[int, Store]) -> None:
-    schema, store = old
-    plan = store.plan_upgrade()
-    assert store.version() == schema
-    assert [step.schema for step in plan.steps] == list(range(schema + 1, NEWEST + 1))
-    assert (plan.rows["jobs"], plan.rows["leases"], plan.rows["meta"]) == (11, 7, plan.rows["meta"])
-    assert (plan.seconds > 0) == (schema < NEWEST)
-    work = {(step.schema, each.act, each.table): each.rows for step in plan.steps for each in step.work}
-    if schema < 3:
-        assert work[3, "copy", "kinds"] == 4
-    if schema < 6:
-        assert work[6, "index", "campaigns"] == 3
-    if schema < 8:
-        assert work[8, "copy", "submits"] == 3
-    store.upgrade()
-    after = store.plan_upgrade()
-    assert (after.steps, after.before, after.seconds) == ([], NEWEST, 0)
+@pytest.mark.usefixtures("later")
+def test_a_later_migration_is_applied_once_however_many_upgrades_begin_at_once(old: Store) -> None:
+    """On PostgreSQL one upgrade refuses the others while it holds the lock, and they try again."""
+    leases = table(old, NEXT_LEASE)[0][0]
+    together = threading.Barrier(UPGRADES)
+    reached: list[int] = []
+
+    def upgrade() -> None:
+        store, ends_s = Store(path=old.path, url=old.url), time.monotonic() + 60
+        together.wait()
+        while time.monotonic() < ends_s:
+            try:
+                reached.append(store.upgrade()[1])
+            except ConfigError:
+                time.sleep(0.01)
+            else:
+                return
+
+    threads = [threading.Thread(target=upgrade) for _ in range(UPGRADES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert reached == [LATER.number] * UPGRADES
+    assert (old.version(), table(old, NEXT_LEASE)) == (LATER.number, [(leases + 1,)])
+
+
+def test_a_migration_that_fails_changes_nothing(old: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = LATER._replace(text=LATER.text + "INSERT INTO no_such_table VALUES (1);\n")
+    monkeypatch.setattr(database, "migrations", lambda dialect: [*migrations(dialect), broken])
+    before = table(old, NEXT_LEASE)
+    with pytest.raises(Exception, match="no_such_table"):
+        old.upgrade()
+    assert (old.version(), table(old, NEXT_LEASE)) == (FIRST, before)
+
+
+def test_a_plan_names_the_rows_and_changes_nothing(old: Store, later: int) -> None:
+    plan = old.plan_upgrade()
+    assert old.version() == FIRST
+    assert [(step.schema, step.purpose) for step in plan.steps] == [(later, LATER.purpose)]
+    assert (plan.rows["jobs"], plan.rows["leases"]) == (11, 7)
+    assert plan.seconds > 0
+    work = {(each.act, each.table): each.rows for step in plan.steps for each in step.work}
+    assert work == {
+        ("copy", "lost_results"): 1,
+        ("index", "jobs"): 11,
+        ("rewrite", "meta"): plan.rows["meta"],
+    }
+    old.upgrade()
+    after = old.plan_upgrade()
+    assert (after.steps, after.before, after.seconds) == ([], later, 0)
 
 
 def test_the_command_line_shows_the_plan_and_copies_before_it_upgrades(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, later: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tmp_path.chmod(0o700)
     store = Store(path=tmp_path / "tidemill.db")
-    fill(store, 5)
+    fill(store)
     (tmp_path / "server.toml").write_text("")
     upgrade = ["server", "upgrade", "--config", str(tmp_path / "server.toml")]
     assert main([*upgrade, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert f"schema 5 -> {NEWEST}" in shown
-    assert "copy 3 rows of submits" in shown
-    assert "tidemill.db.schema5" in shown
-    assert store.version() == 5
+    assert f"schema {FIRST} -> {later}" in shown
+    assert "copy 1 rows of lost_results" in shown
+    assert f"tidemill.db.schema{FIRST}" in shown
+    assert store.version() == FIRST
     assert main(upgrade) == 0
     assert "to go back" in capsys.readouterr().err
-    assert (store.version(), Store(path=tmp_path / "tidemill.db.schema5").version()) == (NEWEST, 5)
+    copy = Store(path=tmp_path / f"tidemill.db.schema{FIRST}")
+    assert (store.version(), copy.version()) == (later, FIRST)
     assert main([*upgrade, "--dry-run"]) == 0
     assert main(upgrade) == 0
     assert "already" in capsys.readouterr().err
@@ -212,64 +271,53 @@ def test_a_server_upgrades_its_database_at_the_start_only_if_it_is_told_to(tmp_p
     home = tmp_path / "s"
     home.mkdir(mode=0o700)
     store = Store(path=home / "tidemill.db")
-    fill(store, 5)
+    fill(store)
     (home / "server.toml").write_text("")
-    command = [*TIDEMILL, "server", "run", "--config", str(home / "server.toml"), "--home", str(tmp_path)]
+    command = [
+        sys.executable, "-c", A_LATER_VERSION, "server", "run", "--config", str(home / "server.toml"),
+        "--home", str(tmp_path),
+    ]  # fmt: skip
     refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (refused.returncode, store.version()) == (2, 5)
+    assert (refused.returncode, store.version()) == (2, FIRST)
     assert "tidemill server upgrade" in refused.stderr
     with subprocess.Popen([*command, "--upgrade"], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         assert any("server.started" in line for line in server.stderr)
         server.terminate()
-    assert store.version() == NEWEST
+    assert store.version() == LATER.number
 
 
-@pytest.mark.parametrize("schema", [1, NEWEST - 1])
-def test_an_upgraded_database_has_the_tables_and_indexes_of_a_fresh_one(schema: int, tmp_path: Path) -> None:
-    made = []
-    for name in ("old", "fresh"):
-        store = Store(path=tmp_path / f"{name}.db")
-        if name == "old":
-            fill(store, schema)
-            store.upgrade()
-        else:
-            store.init()
-        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
-            rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
-        made.append(sorted(map(str, rows)))
-    assert made[0] == made[1]
-
-
+@pytest.mark.usefixtures("later")
 def test_a_copy_that_is_there_is_not_overwritten_and_no_upgrade_begins(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     store = Store(path=tmp_path / "tidemill.db")
-    fill(store, 5)
-    (tmp_path / "tidemill.db.schema5").write_text("precious")
-    with pytest.raises(ConfigError, match="schema5"):
+    fill(store)
+    copy = tmp_path / f"tidemill.db.schema{FIRST}"
+    copy.write_text("precious")
+    with pytest.raises(ConfigError, match=copy.name):
         upgrade_server(ServerConfig(dir=tmp_path))
-    assert store.version() == 5
-    assert (tmp_path / "tidemill.db.schema5").read_text() == "precious"
-    newer = copy_database(tmp_path / "tidemill.db", 5, replace=True)  # as a server does that upgrades itself
-    assert Store(path=newer).version() == 5
-    assert upgrade_server(ServerConfig(dir=tmp_path), copies=False) == (5, NEWEST, None)
+    assert (store.version(), copy.read_text()) == (FIRST, "precious")
+    newer = copy_database(
+        tmp_path / "tidemill.db", FIRST, replace=True
+    )  # as a server does that upgrades itself
+    assert Store(path=newer).version() == FIRST
+    assert upgrade_server(ServerConfig(dir=tmp_path), copies=False) == (FIRST, LATER.number, None)
 
 
-@pytest.mark.parametrize("schema", OLD_SCHEMAS)
-def test_the_copy_made_before_is_the_database_as_it_was(schema: int, tmp_path: Path) -> None:
+def test_the_copy_made_before_is_the_database_as_it_was(tmp_path: Path, later: int) -> None:
     store = Store(path=tmp_path / "t.db")
-    fill(store, schema)
+    fill(store)
     before = table(store, "SELECT * FROM jobs")
-    copy = copy_database(tmp_path / "t.db", schema)
-    assert copy == copy_of(tmp_path / "t.db", schema)
+    copy = copy_database(tmp_path / "t.db", FIRST)
+    assert copy == copy_of(tmp_path / "t.db", FIRST)
     assert copy.stat().st_mode & 0o777 == 0o600
     store.upgrade()
     for end in ("", "-wal", "-shm"):
         (tmp_path / f"t.db{end}").unlink(missing_ok=True)
     copy.rename(tmp_path / "t.db")  # as docs/operations.md says
-    assert store.version() == schema
+    assert store.version() == FIRST
     assert table(store, "SELECT * FROM jobs") == before
     with sqlite3.connect(tmp_path / "t.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-    assert store.upgrade() == (schema, NEWEST)
+    assert store.upgrade() == (FIRST, later)

@@ -10,8 +10,6 @@ import pytest
 from tests.contract.server_world import SIM, Site, World, leases
 
 from tidemill.model.job import JobSpec, Resources
-from tidemill.server.database.queries import migrations
-from tidemill.server.database.store import Store, _migrate, transaction
 from tidemill.server.errors import RequestError
 from tidemill.wire.api import Capacity, Order
 
@@ -96,19 +94,3 @@ def test_a_pinned_wide_job_says_what_its_site_lacks(world: World) -> None:
 def test_wrong_figures_are_refused_at_submit(world: World, asked: Resources) -> None:
     with pytest.raises(RequestError, match=r"ranks|nodes"):
         world.submit(JobSpec(app="sim", resources=asked))
-
-
-def test_jobs_of_before_keep_their_kinds_and_new_ones_get_others(store: Store) -> None:
-    session = store.writer()
-    old = "INSERT INTO kinds (campaign, app, cores, memory_mb, devices) VALUES (1, 'a', 0, 0, '{}');"
-    for number, script, _ in migrations(store.dialect):
-        with transaction(session):
-            _migrate(session, number, script + (old if number == 2 else ""))
-    with transaction(session):
-        key = {"campaign": 1, "app": "a", "cores": 0, "memory_mb": 0, "devices": "{}", "home": 0, "data": ""}
-        assert session.rows("insert_kind", **key, nodes=2, ranks=4)[0][0] == 2
-    assert sorted(tuple(row) for row in session.rows("kinds_by_id", ids=[1, 2])) == [
-        (1, 1, "a", 0, 0, "{}", 0, 0, 0, ""),
-        (2, 1, "a", 0, 0, "{}", 2, 4, 0, ""),
-    ]
-    session.close()

@@ -54,7 +54,8 @@ def test_statements_are_spelled_for_each_database() -> None:
 
 
 def test_migrations_are_numbered_and_split_into_statements() -> None:
-    assert [each.number for each in migrations(Dialect.SQLITE)] == list(range(1, 21))
+    found = migrations(Dialect.SQLITE)
+    assert [each.number for each in found] == list(range(1, 1 + len(found)))
     assert statements("-- a;\nCREATE TABLE a (\n x TEXT); \nINSERT INTO a VALUES (';x');") == [
         "CREATE TABLE a (\n x TEXT)",
         "INSERT INTO a VALUES (';x')",

@@ -154,10 +154,10 @@ class Store:
                     f"{in_the_way}: an upgrade from schema {before} needs it alone",
                     hint="stop every server of this database, then try again",
                 )
-            before = at = _version(session)  # another upgrade may have been quicker
             for each in migrations(self.dialect)[before:]:
                 with transaction(session):
-                    _migrate(session, each.number, each.text)
+                    if _version(session) < each.number:  # else another upgrade was quicker
+                        _migrate(session, each.number, each.text)
                 at = each.number
             return before, at
         finally:
