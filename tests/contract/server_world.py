@@ -90,8 +90,6 @@ class Site:
         self.world, self.name = world, name
         self.have = self.n = 0
         self.epoch = 1
-        self.parts = True  #: its agent stops single events of a job
-        self.keeps = False  #: ... and stops a job without losing what is done
         self.offers = [
             AppOffer(
                 name=app, version="1", digest="", mode="command", parameters={}, outputs=outputs, cores=1,
@@ -109,7 +107,7 @@ class Site:
             report.n = self.n
         capacity = Capacity(
             want_core_s=want, want_ranges_max=ranges, slot_cores_max=4, slot_memory_mb_max=4000, devices={"gpu": 1},
-            event_s={}, nodes=1, busy_cores=0, adhoc=False, parts=self.parts, keeps=self.keeps,
+            event_s={}, nodes=1, busy_cores=0, adhoc=False,
         )  # fmt: skip
         fields: dict[str, Any] = {
             "site": self.name, "epoch": self.epoch, "host": "h", "version": "1", "reports": list(reports),

@@ -15,7 +15,6 @@ from tidemill.wire.api import (
     ActionRequest,
     ArrivedReport,
     CancelOrder,
-    Capacity,
     DeliveredReport,
     DeliverOrder,
     DiscardOrder,
@@ -24,22 +23,10 @@ from tidemill.wire.api import (
     Order,
     OutputRow,
     ReleaseReport,
-    SyncReply,
 )
 
 TEN = JobSpec(app="reco", events=10)
 DAMAGED = Evidence(failure=FailureClass.STAGE_OUT, message="damaged")
-
-
-class KeepingSite(Site):
-    """An agent that stops a job without losing what is done."""
-
-    def exchange(self, *reports: Any, want: float = 1e6, ranges: int = 5000, **changes: Any) -> SyncReply:
-        capacity = Capacity(
-            want_core_s=want, want_ranges_max=ranges, slot_cores_max=4, slot_memory_mb_max=4000, devices={"gpu": 1},
-            event_s={}, nodes=1, busy_cores=0, adhoc=False, keeps=True,
-        )  # fmt: skip
-        return super().exchange(*reports, **{"capacity": capacity, **changes})
 
 
 def release(lease: LeaseOrder, first: int, count: int) -> ReleaseReport:
@@ -76,7 +63,7 @@ def started(world: World, site: Site, spec: JobSpec = TEN, *, results: int = 4) 
 
 
 def test_a_canceled_job_is_delivered_as_far_as_it_is_done_and_a_retry_runs_the_rest(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     assert world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job])).changed == 1
     row = world.job(lease.job).row
@@ -103,7 +90,7 @@ def test_a_canceled_job_is_delivered_as_far_as_it_is_done_and_a_retry_runs_the_r
 
 
 def test_a_job_whose_two_events_failed_says_so(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     world.submit(JobSpec(app="reco", events=2, failed_max=1))
     (lease,) = leases(site.sync())
     site.sync(failed(lease, 0), failed(lease, 1), want=0)
@@ -111,7 +98,7 @@ def test_a_job_whose_two_events_failed_says_so(world: World) -> None:
 
 
 def test_a_job_that_fails_is_delivered_as_far_as_it_is_done(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     orders = site.sync(failed(lease, 4), want=0)
     assert one(orders, CancelOrder).keep
@@ -126,7 +113,7 @@ def test_a_job_that_fails_is_delivered_as_far_as_it_is_done(world: World) -> Non
 
 
 def test_a_partial_job_is_retried_for_what_failed_only(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, JobSpec(app="reco", events=10, failed_max=3), results=9)
     order = one(site.sync(failed(lease, 9)), DeliverOrder)
     assert order.merge
@@ -139,7 +126,7 @@ def test_a_partial_job_is_retried_for_what_failed_only(world: World) -> None:
 
 
 def test_a_failure_is_final_until_its_event_may_run_again(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, JobSpec(app="reco", events=10, failed_max=3), results=9)
     other = started(world, site, JobSpec(app="reco", events=10, failed_max=3), results=9)
     for each in (lease, other):
@@ -152,22 +139,10 @@ def test_a_failure_is_final_until_its_event_may_run_again(world: World) -> None:
     assert (finals(lease.job), finals(other.job)) == ([False], [True])
 
 
-def test_an_agent_of_an_older_version_never_writes_over_what_is_delivered(world: World) -> None:
-    site, old = KeepingSite(world), Site(world, "old")
-    lease = started(world, site)
-    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
-    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
-    site.sync(delivered(order), want=0)
-    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
-    assert leases(old.sync()) == []
-    other = KeepingSite(world, "other")
-    assert leases(other.sync())[0].first == 4, "what is delivered binds the rest to no site"
-
-
 def test_with_deliver_complete_nothing_is_delivered_before_all_is_done(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, JobSpec(app="reco", events=10, deliver=Deliver.COMPLETE))
-    assert b"deliver" not in msgspec.json.encode(lease), "an agent of an older version would refuse it"
+    assert b"deliver" not in msgspec.json.encode(lease), "it is the server's alone"
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     orders = [*site.sync(want=0), *site.sync(release(lease, 4, 6), want=0), *site.sync(want=0)]
     assert [type(order) for order in orders] == [CancelOrder], "the site forgets nothing"
@@ -178,14 +153,14 @@ def test_with_deliver_complete_nothing_is_delivered_before_all_is_done(world: Wo
     assert api_pages.outputs(world.reader, campaign=key_of(world.reader, "c").number).kept == [detail.kept]
 
     world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
-    assert leases(KeepingSite(world, "t").sync()) == [], "its home keeps its outputs"
+    assert leases(Site(world, "t").sync()) == [], "its home keeps its outputs"
     (rest,) = leases(site.sync())
     order = one(site.sync(done(rest, outputs=True)), DeliverOrder)
     assert (rest.first, order.done, order.delivery) == (4, "0-9", 1)
 
 
 def test_merge_steps_wait_for_the_rest_and_take_what_was_sent_before(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
@@ -204,7 +179,7 @@ def test_merge_steps_wait_for_the_rest_and_take_what_was_sent_before(world: Worl
 
 
 def test_the_owner_accepts_what_there_is(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     (after,) = world.submit(JobSpec(app="sim", after=[lease.job], after_any=True), campaign="d")
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
@@ -220,7 +195,7 @@ def test_the_owner_accepts_what_there_is(world: World) -> None:
 
 
 def test_accepting_what_is_delivered_already_needs_no_site(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     site.sync(delivered(one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)), want=0)
@@ -229,7 +204,7 @@ def test_accepting_what_is_delivered_already_needs_no_site(world: World) -> None
 
 
 def test_the_owner_discards_what_is_kept_and_only_that_runs_again(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     site.sync(delivered(one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)), want=0)
@@ -251,7 +226,7 @@ def test_the_owner_discards_what_is_kept_and_only_that_runs_again(world: World) 
 
 
 def test_a_retry_before_the_delivery_has_ended_goes_on_after_it(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
@@ -263,7 +238,7 @@ def test_a_retry_before_the_delivery_has_ended_goes_on_after_it(world: World) ->
 
 
 def test_a_retry_before_the_payloads_are_stopped_leases_what_comes_back(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     assert world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job])).changed == 1
@@ -273,7 +248,7 @@ def test_a_retry_before_the_payloads_are_stopped_leases_what_comes_back(world: W
 
 
 def test_a_delivery_that_fails_is_repeated_and_nothing_is_run_again(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, results=10)
     evidence = Evidence(failure=FailureClass.STAGE_OUT, message="quota")
     report = DeliveredReport(n=0, job=lease.job, outputs=[], evidence=evidence)
@@ -287,7 +262,7 @@ def test_a_delivery_that_fails_is_repeated_and_nothing_is_run_again(world: World
 
 
 def test_a_delivery_of_a_canceled_job_that_fails_leaves_it_canceled_and_kept(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     site.sync(release(lease, 4, 6), want=0)
@@ -301,7 +276,7 @@ def test_a_delivery_of_a_canceled_job_that_fails_leaves_it_canceled_and_kept(wor
 
 
 def test_a_second_cancel_ends_the_job_at_once_and_its_site_keeps_what_is_done(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     for _ in range(2):
         world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
@@ -316,7 +291,7 @@ def test_a_second_cancel_ends_the_job_at_once_and_its_site_keeps_what_is_done(wo
 
 
 def test_a_delivery_that_nobody_waited_for_counts_when_it_is_there(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
@@ -328,7 +303,7 @@ def test_a_delivery_that_nobody_waited_for_counts_when_it_is_there(world: World)
 
 
 def test_a_home_that_is_lost_ends_the_job_and_only_what_lay_there_runs_again(world: World) -> None:
-    site, other = KeepingSite(world), KeepingSite(world, "t")
+    site, other = Site(world), Site(world, "t")
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
@@ -351,7 +326,7 @@ def test_a_home_that_is_lost_ends_the_job_and_only_what_lay_there_runs_again(wor
 
 
 def test_a_retry_of_what_a_lost_site_keeps_runs_it_elsewhere(world: World) -> None:
-    site, other = KeepingSite(world), KeepingSite(world, "t")
+    site, other = Site(world), Site(world, "t")
     lease = started(world, site, JobSpec(app="reco", events=10, deliver=Deliver.COMPLETE))
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     site.sync(release(lease, 4, 6), want=0)
@@ -364,7 +339,7 @@ def test_a_retry_of_what_a_lost_site_keeps_runs_it_elsewhere(world: World) -> No
 
 
 def test_a_site_that_denies_the_owner_afterwards_does_not_hold_the_rest(world: World) -> None:
-    site, other = KeepingSite(world), KeepingSite(world, "t")
+    site, other = Site(world), Site(world, "t")
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
@@ -377,7 +352,7 @@ def test_a_site_that_denies_the_owner_afterwards_does_not_hold_the_rest(world: W
 
 
 def test_outputs_that_are_lost_before_their_delivery_run_again(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, results=10)
     report = DeliveredReport(n=0, job=lease.job, outputs=[], evidence=DAMAGED, lost="3-4")
     site.sync(report, want=0)
@@ -385,7 +360,7 @@ def test_outputs_that_are_lost_before_their_delivery_run_again(world: World) -> 
 
 
 def test_outputs_that_are_lost_of_a_canceled_job_are_missing_in_its_delivery(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     site.sync(release(lease, 4, 6), want=0)
@@ -393,20 +368,8 @@ def test_outputs_that_are_lost_of_a_canceled_job_are_missing_in_its_delivery(wor
     assert one(site.sync(report, want=0), DeliverOrder).done == "0-1,3"
 
 
-def test_what_an_older_server_discarded_of_a_failed_job_runs_again(world: World) -> None:
-    old = Site(world)
-    lease = started(world, old)
-    orders = old.sync(failed(lease, 4), want=0)
-    assert [(type(each), each.keep) for each in orders if isinstance(each, CancelOrder)] == [
-        (CancelOrder, False)
-    ]
-    assert (world.state(lease.job), world.job(lease.job).kept) == ("FAILED", None)
-    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
-    assert [(each.first, each.count) for each in leases(KeepingSite(world, "t").sync())] == [(0, 10)]
-
-
 def test_a_result_that_does_not_count_is_not_booked(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     (job,) = world.submit(JobSpec(app="sim", events=4))
     (lease,) = leases(site.sync())
     site.sync(done(lease, 0, 2))
@@ -437,9 +400,9 @@ def shown(world: World, job: int) -> list[tuple[str, str, str]]:
 
 
 def test_what_has_arrived_is_shown_until_the_delivery_takes_its_place(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
-    assert site.exchange(arrived(lease.job, "0-1"), want=0).arrivals
+    site.sync(arrived(lease.job, "0-1"), want=0)
     site.sync(arrived(lease.job, "0-3"), want=0)
     assert shown(world, lease.job) == [("hits", "", "0-3")]
     detail = world.job(lease.job)
@@ -456,7 +419,7 @@ def test_what_has_arrived_is_shown_until_the_delivery_takes_its_place(world: Wor
 
 
 def test_files_of_a_retry_arrive_beside_what_was_delivered(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, JobSpec(app="reco", events=10, failed_max=5), results=8)
     site.sync(arrived(lease.job, "0-7"), want=0)
     order = one(site.sync(failed(lease, 8), failed(lease, 9), want=0), DeliverOrder)
@@ -472,7 +435,7 @@ def test_files_of_a_retry_arrive_beside_what_was_delivered(world: World) -> None
 
 
 def test_what_arrives_in_the_same_sync_as_a_delivery_is_kept_apart_from_it(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, JobSpec(app="reco", events=10, failed_max=5))
     site.sync(arrived(lease.job, "0-3"), want=0)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
@@ -483,7 +446,7 @@ def test_what_arrives_in_the_same_sync_as_a_delivery_is_kept_apart_from_it(world
 
 
 def test_a_site_that_is_not_the_jobs_home_shows_nothing_of_it(world: World) -> None:
-    site, other = KeepingSite(world), KeepingSite(world, "other")
+    site, other = Site(world), Site(world, "other")
     lease = started(world, site)
     other.sync(arrived(lease.job, "0-9"), want=0)
     assert shown(world, lease.job) == []
@@ -494,7 +457,7 @@ def test_a_site_that_is_not_the_jobs_home_shows_nothing_of_it(world: World) -> N
 
 
 def test_what_cannot_be_counted_is_not_shown(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     site.sync(arrived(lease.job, "0-"), want=0)
     assert shown(world, lease.job) == []
@@ -509,7 +472,7 @@ def test_what_cannot_be_counted_is_not_shown(world: World) -> None:
 
 @pytest.mark.parametrize(("said", "kept"), [("5-0", ""), (f"8-{10**30}", "8-9")])
 def test_pages_and_clients_read_the_events_that_a_site_names(world: World, said: str, kept: str) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     if kept:
         site.sync(arrived(lease.job, said), want=0)
@@ -522,7 +485,7 @@ def test_pages_and_clients_read_the_events_that_a_site_names(world: World, said:
 
 
 def test_a_job_that_takes_an_output_gets_no_directory_to_which_files_still_come(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site, JobSpec(app="reco", events=10, failed_max=5), results=8)
     order = one(site.sync(failed(lease, 8), failed(lease, 9), want=0), DeliverOrder)
     site.sync(delivered(order), want=0)
@@ -539,7 +502,7 @@ def test_a_job_that_takes_an_output_gets_no_directory_to_which_files_still_come(
 
 
 def test_what_arrived_at_a_site_that_is_lost_is_not_shown_any_more(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     site.sync(arrived(lease.job, "0-3"), want=0)
     world.now_s += 601

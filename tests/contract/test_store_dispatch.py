@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases, refused, release_of
 
@@ -19,7 +18,6 @@ from tidemill.wire.api import (
     ORDER_JUMP_MAX,
     ActionRequest,
     CancelOrder,
-    Capacity,
     DeliveredReport,
     DeliverOrder,
     DiscardOrder,
@@ -420,24 +418,11 @@ def test_campaigns_beyond_what_a_sync_can_lease_get_their_turn(world: World) -> 
 # ---- inputs that programs open -------------------------------------------------------------------------------
 
 OPENED = JobSpec(app="sim", inputs=[Input(name="f", url="root://o//x", read=ReadAs.URL)])
-NEW = Capacity(
-    want_core_s=1e6, want_ranges_max=10, slot_cores_max=4, slot_memory_mb_max=4000, devices={}, event_s={}, nodes=1,
-    busy_cores=0, adhoc=False, opens=True,
-)  # fmt: skip
 
 
-def test_a_site_that_knows_no_opened_inputs_gets_them_as_files(world: World) -> None:
-    (job,) = world.submit(OPENED)
-    (lease,) = leases(Site(world).sync())
-
-    assert lease.spec is not None
-    assert b'"read"' not in msgspec.json.encode(lease.spec)
-    assert world.job(job).spec.inputs[0].is_opened
-
-
-def test_a_site_that_knows_them_gets_them_as_they_were_written(world: World) -> None:
+def test_a_site_gets_inputs_that_programs_open_as_they_were_written(world: World) -> None:
     world.submit(OPENED)
-    (lease,) = leases(Site(world).sync(capacity=NEW))
+    (lease,) = leases(Site(world).sync())
 
     assert lease.spec is not None
     assert lease.spec.inputs[0].is_opened
@@ -446,11 +431,11 @@ def test_a_site_that_knows_them_gets_them_as_they_were_written(world: World) -> 
 def test_the_ways_of_a_job_are_shown_as_a_site_that_had_it_says(world: World) -> None:
     (job,) = world.submit(OPENED)
     site, other = Site(world), Site(world, "other")
-    site.sync(capacity=NEW)
+    site.sync()
     way = RouteView(
         job=job, name="f", way="cache", url="root://c//root://o//x", why="through cache `c`: it is far"
     )
-    site.sync(capacity=NEW, views=packed(routes=[way]))
+    site.sync(views=packed(routes=[way]))
     other.sync(want=0, views=packed(routes=[RouteView(job=job, name="f", why="of a site that lies")]))
 
     assert world.job(job).routes == [way]

@@ -73,16 +73,6 @@ def test_sites_take_jobs_whatever_the_name_of_their_program_is(world: World) -> 
     assert (names["./my prog"], names["prog"], names["\u00e9\u00e9"]) == ("my-prog", "prog", None)
 
 
-def test_a_name_that_an_older_server_derived_from_a_program_keeps_no_site_from_the_job(world: World) -> None:
-    (job,) = world.submit(JobSpec(command=["./my prog"]))
-    rename = "UPDATE jobs SET name = 'my prog'"
-    world.dispatcher.writer.write(lambda work: work.session._execute(rename))  # type: ignore[attr-defined]
-    assert world.job(job).row.name == "my prog"
-    (lease,) = leases(Site(world).sync(capacity=ANY_COMMAND))
-    assert lease.spec is not None
-    assert row_fault(lease.spec) is None
-
-
 def test_an_output_without_a_path_is_refused_before_any_site_has_the_job(world: World) -> None:
     with pytest.raises(RequestError, match="path of output o is empty"):
         world.submit(JobSpec(command=["true"], outputs=[Output(name="o", path="")]))

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused, release_of
 from tests.contract.test_store_archive import Kept, Killed
-from tests.contract.test_store_delivery import KeepingSite, delivered, one, release, started
+from tests.contract.test_store_delivery import delivered, one, release, started
 
 from tidemill.errors import JobError, SiteError
 from tidemill.model.intervals import IntervalSet
@@ -97,23 +97,6 @@ def test_a_failed_job_can_be_retried_for_as_long_as_it_is_kept_itself(kept: Kept
     assert lease.spec.inputs[0].url == "file:///x"
 
 
-def test_what_jobs_of_an_older_server_need_stays(kept: Kept) -> None:
-    source = source_of(kept)
-    needing = [
-        kept.world.submit(
-            JobSpec(app="far", inputs=[Input(name="in", url=f"job:{source}/hits")]), campaign=f"n{number}"
-        )[0]
-        for number in range(3)
-    ]
-    kept.world.dispatcher.writer.write(lambda work: work.session._execute("DELETE FROM needs"))  # type: ignore[attr-defined]
-    kept.run()
-    assert kept.live() == [source, *needing]
-    for each in needing[:2]:
-        kept.world.dispatcher.handle_cancel(ActionRequest(jobs=[each]))
-    kept.run()
-    assert kept.live() == [source, needing[2]]
-
-
 def test_one_job_that_cannot_be_retried_does_not_hold_up_its_campaign(kept: Kept) -> None:
     old = kept.finish("old")
     stuck, fine, still_open = kept.world.submit(
@@ -176,7 +159,7 @@ def test_rows_stay_while_the_archive_is_away_and_the_rest_leaves_when_it_is_back
     def write(act: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 6:  # what is needed, chosen, still of this server, written, two jobs have left
+        if calls == 5:  # chosen, still of this server, written, two jobs have left
             raise Killed
         return kept.world.dispatcher.writer.write(act)
 
@@ -210,7 +193,7 @@ def test_a_new_month_survives_a_power_cut(
 
 
 def test_a_delivery_counts_that_ended_while_its_job_was_canceled_twice_and_retried(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
@@ -284,7 +267,7 @@ def test_a_name_that_no_index_can_hold_is_the_fault_of_its_sender_only(world: Wo
 
 
 def test_a_job_of_which_something_is_done_waits_for_what_it_comes_after_and_goes_on(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     (first,) = world.submit(SIM)
     (second,) = world.submit(JobSpec(app="sim", events=2, after=[first], after_any=True))
     site.sync(failed(leases(site.sync())[0], 0))
@@ -334,7 +317,7 @@ def test_a_job_that_was_canceled_and_retried_while_its_site_was_away_runs_again(
 
 
 def test_outputs_that_a_lost_site_was_told_to_drop_are_not_taken_back(world: World) -> None:
-    site = KeepingSite(world)
+    site = Site(world)
     lease = started(world, site)
     world.now_s += 700
     assert world.dispatcher.check_sites() == ["s"]
@@ -349,7 +332,7 @@ def test_outputs_that_a_lost_site_was_told_to_drop_are_not_taken_back(world: Wor
 # ---- in any order ----------------------------------------------------------------------------------------------
 
 
-class Worker(KeepingSite):
+class Worker(Site):
     """A site that does things whenever it likes, and answers every order in the end."""
 
     def __init__(self, world: World, name: str, random: Random) -> None:

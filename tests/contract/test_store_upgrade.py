@@ -16,8 +16,6 @@ import pytest
 from tests.contract.server_world import SIM, World, done, key_of, leases
 from tests.contract.server_world import Site as OldSite
 
-from tidemill.cli.main import main
-from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.server.core import campaign_names
@@ -28,7 +26,6 @@ from tidemill.server.database.upgrade import copy_database, copy_of
 from tidemill.server.errors import RequestError
 from tidemill.server.read import api_pages, feed
 from tidemill.server.read.listing import Filter
-from tidemill.server.run import upgrade_server
 from tidemill.wire.api import ActionRequest, DoneReport, LeaseOrder, PayloadUsage
 
 FILLED = Path(__file__).parents[1] / "fixtures" / "schemas" / "filled.sql"
@@ -97,16 +94,29 @@ def old(store: Store) -> Store:
     return store
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> int:
-    """From now on this version of Tidemill has one migration more: the schema that it wants."""
-    monkeypatch.setattr(database, "migrations", lambda dialect: [*migrations(dialect), LATER])
-    return LATER.number
+def later(store: Store) -> Store:
+    """The store as a later version of Tidemill has it, with one migration more."""
+    store.migrations.append(LATER)
+    return store
+
+
+def upgrade_command(home: Path, *words: str, verb: str = "upgrade") -> list[str]:
+    """A command of the later version, for the server in a directory."""
+    config = home / "server.toml"
+    config.touch()
+    return [
+        sys.executable, "-c", A_LATER_VERSION, "server", verb, "--config", str(config), "--home", str(home), *words,
+    ]  # fmt: skip
+
+
+def run_upgrade(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = upgrade_command(home, *words)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
-def upgraded(old: Store, later: int) -> Iterator[World]:
-    assert old.upgrade() == (FIRST, later)
+def upgraded(old: Store) -> Iterator[World]:
+    assert later(old).upgrade() == (FIRST, LATER.number)
     world = World(old)
     yield world
     world.reader.close()
@@ -191,7 +201,6 @@ def test_sums_agree_with_the_rows_that_they_sum(upgraded: World) -> None:
     assert keys == [("ada", "key 1 ☃", 1), ("bob", "key-2", 7), (ODD_OWNER, "key-3", 11)]
 
 
-@pytest.mark.usefixtures("later")
 def test_a_later_migration_is_applied_once_however_many_upgrades_begin_at_once(old: Store) -> None:
     """On PostgreSQL one upgrade refuses the others while it holds the lock, and they try again."""
     leases = table(old, NEXT_LEASE)[0][0]
@@ -199,7 +208,7 @@ def test_a_later_migration_is_applied_once_however_many_upgrades_begin_at_once(o
     reached: list[int] = []
 
     def upgrade() -> None:
-        store, ends_s = Store(path=old.path, url=old.url), time.monotonic() + 60
+        store, ends_s = later(Store(path=old.path, url=old.url)), time.monotonic() + 60
         together.wait()
         while time.monotonic() < ends_s:
             try:
@@ -218,19 +227,19 @@ def test_a_later_migration_is_applied_once_however_many_upgrades_begin_at_once(o
     assert (old.version(), table(old, NEXT_LEASE)) == (LATER.number, [(leases + 1,)])
 
 
-def test_a_migration_that_fails_changes_nothing(old: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_changes_nothing(old: Store) -> None:
     broken = LATER._replace(text=LATER.text + "INSERT INTO no_such_table VALUES (1);\n")
-    monkeypatch.setattr(database, "migrations", lambda dialect: [*migrations(dialect), broken])
+    old.migrations.append(broken)
     before = table(old, NEXT_LEASE)
     with pytest.raises(Exception, match="no_such_table"):
         old.upgrade()
     assert (old.version(), table(old, NEXT_LEASE)) == (FIRST, before)
 
 
-def test_a_plan_names_the_rows_and_changes_nothing(old: Store, later: int) -> None:
-    plan = old.plan_upgrade()
+def test_a_plan_names_the_rows_and_changes_nothing(old: Store) -> None:
+    plan = later(old).plan_upgrade()
     assert old.version() == FIRST
-    assert [(step.schema, step.purpose) for step in plan.steps] == [(later, LATER.purpose)]
+    assert [(step.schema, step.purpose) for step in plan.steps] == [(LATER.number, LATER.purpose)]
     assert (plan.rows["jobs"], plan.rows["leases"]) == (11, 7)
     assert plan.seconds > 0
     work = {(each.act, each.table): each.rows for step in plan.steps for each in step.work}
@@ -241,42 +250,33 @@ def test_a_plan_names_the_rows_and_changes_nothing(old: Store, later: int) -> No
     }
     old.upgrade()
     after = old.plan_upgrade()
-    assert (after.steps, after.before, after.seconds) == ([], later, 0)
+    assert (after.steps, after.before, after.seconds) == ([], LATER.number, 0)
 
 
-def test_the_command_line_shows_the_plan_and_copies_before_it_upgrades(
-    tmp_path: Path, later: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_shows_the_plan_and_copies_before_it_upgrades(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     store = Store(path=tmp_path / "tidemill.db")
     fill(store)
-    (tmp_path / "server.toml").write_text("")
-    upgrade = ["server", "upgrade", "--config", str(tmp_path / "server.toml")]
-    assert main([*upgrade, "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert f"schema {FIRST} -> {later}" in shown
-    assert "copy 1 rows of lost_results" in shown
-    assert f"tidemill.db.schema{FIRST}" in shown
+    shown = run_upgrade(tmp_path, "--dry-run")
+    assert shown.returncode == 0
+    assert f"schema {FIRST} -> {LATER.number}" in shown.stdout
+    assert "copy 1 rows of lost_results" in shown.stdout
+    assert f"tidemill.db.schema{FIRST}" in shown.stdout
     assert store.version() == FIRST
-    assert main(upgrade) == 0
-    assert "to go back" in capsys.readouterr().err
+    done = run_upgrade(tmp_path)
+    assert (done.returncode, "to go back" in done.stderr) == (0, True), done.stderr
     copy = Store(path=tmp_path / f"tidemill.db.schema{FIRST}")
-    assert (store.version(), copy.version()) == (later, FIRST)
-    assert main([*upgrade, "--dry-run"]) == 0
-    assert main(upgrade) == 0
-    assert "already" in capsys.readouterr().err
+    assert (store.version(), copy.version()) == (LATER.number, FIRST)
+    assert run_upgrade(tmp_path, "--dry-run").returncode == 0
+    again = run_upgrade(tmp_path)
+    assert (again.returncode, "already" in again.stderr) == (0, True), again.stderr
 
 
 def test_a_server_upgrades_its_database_at_the_start_only_if_it_is_told_to(tmp_path: Path) -> None:
-    home = tmp_path / "s"
-    home.mkdir(mode=0o700)
-    store = Store(path=home / "tidemill.db")
+    tmp_path.chmod(0o700)
+    store = Store(path=tmp_path / "tidemill.db")
     fill(store)
-    (home / "server.toml").write_text("")
-    command = [
-        sys.executable, "-c", A_LATER_VERSION, "server", "run", "--config", str(home / "server.toml"),
-        "--home", str(tmp_path),
-    ]  # fmt: skip
+    command = upgrade_command(tmp_path, verb="run")
     refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (refused.returncode, store.version()) == (2, FIRST)
     assert "tidemill server upgrade" in refused.stderr
@@ -287,25 +287,25 @@ def test_a_server_upgrades_its_database_at_the_start_only_if_it_is_told_to(tmp_p
     assert store.version() == LATER.number
 
 
-@pytest.mark.usefixtures("later")
 def test_a_copy_that_is_there_is_not_overwritten_and_no_upgrade_begins(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     store = Store(path=tmp_path / "tidemill.db")
     fill(store)
     copy = tmp_path / f"tidemill.db.schema{FIRST}"
     copy.write_text("precious")
-    with pytest.raises(ConfigError, match=copy.name):
-        upgrade_server(ServerConfig(dir=tmp_path))
+    refused = run_upgrade(tmp_path)
+    assert (refused.returncode, copy.name in refused.stderr) == (2, True), refused.stderr
     assert (store.version(), copy.read_text()) == (FIRST, "precious")
     newer = copy_database(
         tmp_path / "tidemill.db", FIRST, replace=True
     )  # as a server does that upgrades itself
     assert Store(path=newer).version() == FIRST
-    assert upgrade_server(ServerConfig(dir=tmp_path), copies=False) == (FIRST, LATER.number, None)
+    assert run_upgrade(tmp_path, "--no-copy").returncode == 0
+    assert store.version() == LATER.number
 
 
-def test_the_copy_made_before_is_the_database_as_it_was(tmp_path: Path, later: int) -> None:
-    store = Store(path=tmp_path / "t.db")
+def test_the_copy_made_before_is_the_database_as_it_was(tmp_path: Path) -> None:
+    store = later(Store(path=tmp_path / "t.db"))
     fill(store)
     before = table(store, "SELECT * FROM jobs")
     copy = copy_database(tmp_path / "t.db", FIRST)
@@ -320,4 +320,4 @@ def test_the_copy_made_before_is_the_database_as_it_was(tmp_path: Path, later: i
     with sqlite3.connect(tmp_path / "t.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-    assert store.upgrade() == (FIRST, later)
+    assert store.upgrade() == (FIRST, LATER.number)

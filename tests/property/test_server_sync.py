@@ -66,7 +66,7 @@ class Site:
     def request(self, want: float) -> SyncRequest:
         capacity = Capacity(
             want_core_s=want, want_ranges_max=4, slot_cores_max=1, slot_memory_mb_max=4000, devices={}, event_s={},
-            nodes=1, busy_cores=0, adhoc=False, parts=self.name == "a",  # the other is of an older version
+            nodes=1, busy_cores=0, adhoc=False,
         )  # fmt: skip
         offers = [
             AppOffer(
@@ -106,7 +106,6 @@ class Site:
                 assert order.job in self.has_outputs, "leased without a spec"
                 self.forgive(order)
             case CancelEventsOrder():
-                assert self.name == "a", "an agent of an older version does not know this order"
                 self.drop(order.job, IntervalSet.parse(order.events))
             case CancelOrder() | ForgetOrder():
                 self.leases = {each: of for each, of in self.leases.items() if of[0] != order.job}

@@ -151,7 +151,7 @@ class WaitingCause:
 
 def waiting_text(cause: str | None, hint: str | None) -> str | None:
     """What a job waits for, as a sentence; None of one that is at work, or has ended. `cause`: the word for scripts,
-    which is shown where a server of an older version gives no sentence."""
+    which is shown where the server gives no sentence."""
     from tidemill.wire.api import AT_WORK
 
     if cause is None or cause == AT_WORK:

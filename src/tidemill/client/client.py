@@ -333,11 +333,8 @@ class Client:
         return self.get("/v1/sites", list[SiteRow])
 
     def wards(self) -> list[WardRow]:
-        """The wards of the hospital, with the outcomes of all stays; none of a server without one."""
-        try:
-            return self.get("/v1/wards", list[WardRow])
-        except NotFoundError:  # an older server
-            return []
+        """The wards of the hospital, with the outcomes of all stays."""
+        return self.get("/v1/wards", list[WardRow])
 
     def downtimes(self) -> DowntimeList:
         """Downtimes of sites that are not over, and where they were read."""

@@ -12,8 +12,6 @@ from tidemill.errors import ConfigError
 
 NAME = "tidemill-node"
 VARIABLE = "TIDEMILL_NODE_BINARY"
-FORMER = "TIDEMILL_NODE"
-"""Until 0.1 it named the binary, and still does where its value is a path. In payloads it is the name of their node."""
 
 
 def find_binary(environ: Mapping[str, str] | None = None, *, site: Path | None = None) -> Path:
@@ -32,14 +30,13 @@ def find_binary(environ: Mapping[str, str] | None = None, *, site: Path | None =
             hint=f"put a {NAME} that runs on compute nodes there, or remove it to use the installed one",
         )
     variables = os.environ if environ is None else environ
-    variable = VARIABLE if variables.get(VARIABLE) or os.sep not in variables.get(FORMER, "") else FORMER
-    named = variables.get(variable)
+    named = variables.get(VARIABLE)
     if named:
         if _is_executable(Path(named)):
             return Path(named).absolute()
         raise ConfigError(
-            f"environment variable {variable} names `{named}`, which is not an executable file",
-            hint=f"unset {variable} to use the installed {NAME}",
+            f"environment variable {VARIABLE} names `{named}`, which is not an executable file",
+            hint=f"unset {VARIABLE} to use the installed {NAME}",
         )
     places = _places(variables)
     for place in places:

@@ -35,7 +35,6 @@ class RunningLevel:
         self._times = _Times(client)
         self._sums = SumsGuard(run.plan.stop, step.site)
         self._nodes = self._nodes_top = 0
-        self._silent: list[str] = []  #: sites that report no sums
 
     def start(self) -> None:
         """Submit its job."""
@@ -49,12 +48,11 @@ class RunningLevel:
         self._jobs = dict.fromkeys(sent.jobs, events)
 
     def look(self, rows: Sequence[SiteRow]) -> None:
-        """Note how the site is. Sites of older versions send no sums."""
+        """Note how the site is."""
         here = [row for row in rows if self.step.site in ("", row.name)]
         self._nodes = sum(int(row.capacity.get("nodes", 0)) for row in here)
         self._nodes_top = max(self._nodes_top, self._nodes)
         self._sums.look(here)
-        self._silent = [row.name for row in here if row.sums is None]
 
     def seen(self, guards: Sequence[str]) -> Seen:
         """What is known now."""
@@ -74,11 +72,6 @@ class RunningLevel:
         if isinstance(end, SteadyWindow):
             record.status = "measured"
             record.start_s, record.end_s = end
-            if self._silent:
-                names = ", ".join(self._silent)
-                record.remarks.append(
-                    f"{names}: an agent of an older version reports no I/O budget and no waits"
-                )
         elif end is not None:
             record.status = "not reached" if end.unreached else "stopped"
             record.reason = end.reason + (self._waits_for() if end.unreached and end.waits else "")

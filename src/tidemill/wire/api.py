@@ -32,6 +32,7 @@ from tidemill.wire.hospital import Cure, StayRow
 from tidemill.wire.monitoring import (
     SiteSums,
 )
+from tidemill.wire.protocol import PROTOCOL
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -454,7 +455,7 @@ class StartCost(msgspec.Struct, frozen=True, kw_only=True):
     files: int  #: different files of all runs
     areas: dict[str, int] = {}  #: operations per area for which the site has a budget
     bytes: dict[str, int] = {}  #: bytes that it reads there at most; empty = the tracer did not report them
-    opens: int = 0  #: files opened; 0 also from a site that does not report it
+    opens: int = 0  #: files opened
     opens_failed: int = 0
     closes: int | None = None  #: None = they were not counted: `close` asks no server
 
@@ -478,7 +479,7 @@ class AppOffer(msgspec.Struct, kw_only=True):
     start: StartCost | None = None  #: None = nothing was traced yet
     container: str = ""  #: `RUNTIME: IMAGE` that its payloads run in
     setup: list[str] = []  #: shell lines whose environment they get
-    #: names of the inputs that jobs may give, with `*` for any characters; None = an older site, which does not say
+    #: names of the inputs that jobs may give, with `*` for any characters; None = they are not known
     inputs: list[str] | None = None
 
 
@@ -684,18 +685,17 @@ class SyncRequest(msgspec.Struct, kw_only=True):
     views: dict[
         str, msgspec.Raw
     ] = {}  #: for people, see `wire/views`; empty = unchanged since the last that were sent
+    protocol: int = PROTOCOL
 
 
 class SyncReply(msgspec.Struct, kw_only=True):
-    """`acked`: reports up to this number are committed. `more`: the site should sync again at once. `activity`,
-    `arrivals`: the server takes an ActivityReport, an ArrivedReport; an older one would refuse the whole request."""
+    """`acked`: reports up to this number are committed. `more`: the site should sync again at once."""
 
     acked: int
     orders: list[Order]
     more: bool
     now_us: int
-    activity: bool = False
-    arrivals: bool = False
+    protocol: int = PROTOCOL
 
 
 class SiteRow(msgspec.Struct, kw_only=True):

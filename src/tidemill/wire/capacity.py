@@ -33,16 +33,6 @@ class Capacity(msgspec.Struct, kw_only=True):
     wide_nodes_max: int = 0
     launcher: str = ""
     troubles: list[Trouble] = []  #: for which work waits there; what the server is to send no more of
-    keeps: bool = (
-        False  #: takes orders to stop a job and keep what is done, and delivers a job in several parts
-    )
-    opens: bool = False  #: knows inputs with `read = "url"`; others get them as files
-    limits: bool = False  #: keeps to `at_once` of a job, and knows `timed`; others get no job with `at_once`
-    packs: bool = False  #: knows `pack` of an output; others deliver tar archives
-    #: the site lets memory and time of payloads grow, accepts changes by a retry, and knows `shell` of a command; other
-    #: sites give each payload the maximum from the start, and get no `shell`
-    grows: bool = False
-    parts: bool = False  #: takes orders to stop some events of a job; others run them to their end
     near: list[NearData] = []  #: what data the site is near to, NEAR_MAX at most
     holds: list[HeldData] = []  #: what its caches hold, HOLDS_MAX at most: the largest
     awaits: AwaitedNodes | None = None  #: None = a pilot is at work, or no work waits there

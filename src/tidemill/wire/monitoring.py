@@ -28,7 +28,7 @@ class MountUse(msgspec.Struct, frozen=True, array_like=True):
     read_bytes_per_s: float | None
     write_bytes_per_s: float | None
     rtt_s: float | None
-    opens_per_s: float | None = None  #: None also from a site of an older version
+    opens_per_s: float | None = None
     closes_per_s: float | None = None
 
 

@@ -47,24 +47,6 @@ def test_the_changes_of_a_campaign_are_read_without_those_of_others(world: World
     assert feed.changes(world.reader, 0, key_of(world.reader, "c3").number)[1] == feed.reached(world.reader)
 
 
-def test_changes_that_an_older_version_wrote_are_found_by_campaign(world: World) -> None:
-    world.submit(SIM, campaign="a")
-    world.submit(SIM, campaign="b")
-    site = Site(world)
-    run_all(world, site)
-    mixed = [each for row in feed.rows_after(world.reader, 0) for each in row.decoded()]
-
-    def as_before(work: Any) -> None:
-        work.session.run("prune_changes", before=1_000)
-        work.session.many("insert_changes", [(1, len(mixed), 0, msgspec.json.encode(mixed))])
-
-    world.dispatcher.writer.write(as_before)
-    found, reached = feed.changes(world.reader, 0, key_of(world.reader, "b").number)
-    assert [(each.campaign, each.state) for each in found] == [("b", "RUNNING"), ("b", "COMPLETED")]
-    assert reached == len(mixed)
-    assert told(world, Interest(key_of(world.reader, "b").number), 0) == [each.number for each in found]
-
-
 def test_jobs_that_ended_after_a_number_are_found_and_what_is_no_longer_known_is_said(world: World) -> None:
     site = Site(world)
     world.submit(SIM, SIM, campaign="c")

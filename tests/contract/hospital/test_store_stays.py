@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.contract.hospital.hospital_world import AWAY, HOME, SLOW, Hospital, lose, make
 from tests.contract.server_world import SIM, Site, done, leases
-from tests.contract.test_store_delivery import KeepingSite, delivered, one
+from tests.contract.test_store_delivery import delivered, one
 
 from tidemill.config.hospital import Ward
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
@@ -37,7 +37,7 @@ def test_a_retried_delivery_of_a_job_in_a_ward_counts_the_stay_once(
 ) -> None:
     world = make(open_worlds, store, AWAY)
     (job,) = world.submit(JobSpec(app="reco", home="home", events=2))
-    home, other = Site(world, "home"), KeepingSite(world, "a")
+    home, other = Site(world, "home"), Site(world, "a")
     home.sync(want=0)
     other.sync(want=0)
     lose(world, other)
@@ -63,7 +63,7 @@ def test_a_retried_delivery_of_a_job_in_a_ward_counts_the_stay_once(
 def test_an_accepted_job_in_a_ward_counts_the_stay_once(open_worlds: list[Hospital], store: Store) -> None:
     world = make(open_worlds, store, AWAY)
     (job,) = world.submit(JobSpec(app="reco", home="home", events=2))
-    home, other = Site(world, "home"), KeepingSite(world, "a")
+    home, other = Site(world, "home"), Site(world, "a")
     home.sync(want=0)
     other.sync(want=0)
     lose(world, other)

@@ -114,19 +114,6 @@ def test_a_result_on_its_way_counts_for_an_event_that_was_canceled_meanwhile(wor
     assert (world.job(job).done, world.job(job).canceled) == ("0-3", "4-9"), "the job had ended"
 
 
-def test_the_agent_of_an_older_version_gets_no_order_and_its_results_count(world: World) -> None:
-    (job,) = world.submit(TEN)
-    site = Site(world)
-    site.parts = False
-    (lease,) = leases(site.sync())
-    cancel(world, job, "5-9")
-    assert not orders(site.sync(want=0.0), CancelEventsOrder)
-    site.sync(done(lease, 5, 2))
-    site.sync(done(lease, 0, 5))
-    detail = world.job(job)
-    assert (detail.row.state, detail.done, detail.canceled) == ("COMPLETED", "0-6", "7-9")
-
-
 def test_a_canceled_event_does_not_fail_however_late_its_failure_comes(world: World) -> None:
     (job,) = world.submit(TEN)
     site = Site(world)
@@ -268,7 +255,6 @@ def test_failures_of_ranges_are_reopened_with_their_events_only(world: World) ->
 def test_a_retry_delivers_what_is_kept_and_runs_no_canceled_events(world: World) -> None:
     (job,) = world.submit(FILES)
     site = Site(world)
-    site.keeps = True
     (lease,) = leases(site.sync())
     site.sync(done(lease, 0, 2, outputs=True))
     cancel(world, job, "2-3")
@@ -378,17 +364,6 @@ def test_sums_of_the_campaign_and_of_all_count_canceled_events(world: World) -> 
 
 
 # ---- the outputs of an array as a directory ----------------------------------------------------------------------
-
-
-def test_a_site_of_an_older_version_gets_no_job_whose_input_it_would_not_unpack(world: World) -> None:
-    parts = Input(name="parts", url="file:///data/parts.tar", unpack=True)
-    old, new = world.submit(*[JobSpec(app="sim", inputs=[parts])] * 2)
-    site = Site(world)
-    site.parts = False
-    site.sync(ranges=1)
-    assert "of an older version, which unpacks no inputs" in world.job(old).row.reason
-    (lease,) = leases(Site(world, "n").sync())
-    assert (lease.job, lease.spec is not None and lease.spec.inputs[0].unpack) == (new, True)
 
 
 @pytest.mark.parametrize("more", [{"kind": InputKind.EACH}, {"read": ReadAs.URL}])

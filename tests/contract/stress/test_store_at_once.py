@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, leases
@@ -11,26 +9,14 @@ from tests.contract.server_world import SIM, Site, World, done, leases
 from tidemill.model.job import JobSpec, Resources
 from tidemill.server.core.leasing import LIMITED_AHEAD_S
 from tidemill.server.errors import RequestError
-from tidemill.wire.api import Capacity, SyncReply
 
 AHEAD = int(LIMITED_AHEAD_S)  #: events of a second
 LIMITED = JobSpec(app="sim", events=10_000, at_once=4)
 
 
-class LimitingSite(Site):
-    """An agent that keeps to `at_once`."""
-
-    def exchange(self, *reports: Any, want: float = 1e6, ranges: int = 5000, **changes: Any) -> SyncReply:
-        capacity = Capacity(
-            want_core_s=want, want_ranges_max=ranges, slot_cores_max=4, slot_memory_mb_max=4000, devices={},
-            event_s={}, nodes=1, busy_cores=0, adhoc=False, limits=True,
-        )  # fmt: skip
-        return super().exchange(*reports, **{"capacity": capacity, **changes})
-
-
 def test_a_site_gets_what_it_can_do_of_it_in_a_while_and_no_other_site_any(world: World) -> None:
     world.submit(LIMITED)
-    one, other = LimitingSite(world, "one"), LimitingSite(world, "other")
+    one, other = Site(world, "one"), Site(world, "other")
     reply = one.exchange(want=1e6)
     (lease,) = leases(reply.orders)
     assert (lease.count, lease.spec.at_once if lease.spec else 0) == (4 * AHEAD, 4)
@@ -44,7 +30,7 @@ def test_a_site_gets_what_it_can_do_of_it_in_a_while_and_no_other_site_any(world
 
 def test_what_comes_back_goes_to_its_site_again_while_that_runs_some_of_it(world: World) -> None:
     world.submit(LIMITED)
-    one, other = LimitingSite(world, "one"), LimitingSite(world, "other")
+    one, other = Site(world, "one"), Site(world, "other")
     (lease,) = leases(one.sync(want=10.0))
     assert lease.count == 10
     assert leases(other.sync()) == []
@@ -53,12 +39,12 @@ def test_what_comes_back_goes_to_its_site_again_while_that_runs_some_of_it(world
 
 def test_long_events_are_leased_as_many_as_may_run(world: World) -> None:
     world.submit(msgspec.structs.replace(LIMITED, resources=Resources(event_s=1e5)))
-    assert [each.count for each in leases(LimitingSite(world).sync(want=1e9))] == [4]
+    assert [each.count for each in leases(Site(world).sync(want=1e9))] == [4]
 
 
 def test_it_leaves_the_rest_of_what_a_site_wants_to_other_jobs(world: World) -> None:
     world.submit(LIMITED, SIM)
-    assert {each.job for each in leases(LimitingSite(world).sync())} == {1, 2}
+    assert {each.job for each in leases(Site(world).sync())} == {1, 2}
 
 
 def test_limited_jobs_of_one_owner_take_no_more_of_a_site_than_those_of_another(world: World) -> None:
@@ -66,20 +52,17 @@ def test_limited_jobs_of_one_owner_take_no_more_of_a_site_than_those_of_another(
     world.submit(*[LIMITED] * 50, campaign="greedy", owner="eve")
     world.submit(*[JobSpec(app="sim", events=1_000)] * 50, campaign="fair", owner="ann")
     got = {1: 0, 2: 0}
-    site = LimitingSite(world)
+    site = Site(world)
     for _ in range(5):
         for each in leases(site.sync(want=1_000.0)):
             got[1 if each.job <= 50 else 2] += each.count
     assert 0.7 < got[1] / got[2] < 1.4
 
 
-def test_an_agent_of_an_older_version_gets_none_and_one_that_is_no_limit_goes_anywhere(world: World) -> None:
-    world.submit(LIMITED)
-    (free,) = world.submit(JobSpec(app="sim", events=4, at_once=4))
-    (lease,) = leases(Site(world).sync())
-    assert lease.job == free
-    assert lease.spec is not None
-    assert "at_once" not in lease.spec.__struct_fields__ or not isinstance(lease.spec.at_once, int)
+def test_a_job_all_of_which_may_run_at_once_goes_anywhere(world: World) -> None:
+    world.submit(JobSpec(app="sim", events=4, at_once=4))
+    found = leases(Site(world, "one").sync(want=2.0)) + leases(Site(world, "other").sync())
+    assert [(each.first, each.count) for each in found] == [(0, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2**40])

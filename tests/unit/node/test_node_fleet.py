@@ -117,7 +117,6 @@ def test_the_binary_named_by_the_variable_wins(tmp_path: Path) -> None:
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o755)
     assert find_binary({"TIDEMILL_NODE_BINARY": str(binary)}) == binary
-    assert find_binary({"TIDEMILL_NODE": str(binary)}) == binary  # the variable of earlier versions
 
 
 def test_the_name_of_a_payloads_node_is_not_a_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

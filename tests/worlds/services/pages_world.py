@@ -79,7 +79,7 @@ class SiteSide:
             views=views or {},
             capacity=Capacity(
                 want_core_s=want, want_ranges_max=ranges, slot_cores_max=8, slot_memory_mb_max=16_000, devices={},
-                event_s={}, nodes=self.nodes, busy_cores=8 * self.nodes // 4, adhoc=False, limits=True,
+                event_s={}, nodes=self.nodes, busy_cores=8 * self.nodes // 4, adhoc=False,
             ),
             allocations={"ACTIVE": 3, "QUEUED": 2, "COMPLETED": 40},
         )  # fmt: skip

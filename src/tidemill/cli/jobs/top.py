@@ -79,7 +79,7 @@ class _Rates:
 
     def _asked(self, row: CampaignRow) -> float | None:
         now_us = clock.now_us()
-        with suppress(NotFoundError):  # a server of an older version, or the campaign has just gone
+        with suppress(NotFoundError):  # the campaign has just gone
             found = pace(self._client.activity(row.reference), now_us / 1e6 - REPORTED_S)
             if found is not None and found.per_s > 0:
                 return found.per_s

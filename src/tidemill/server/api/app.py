@@ -31,7 +31,7 @@ from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.router import BoundedRequest, Handler, Router
 from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.archive import lookup
-from tidemill.server.core import rights, submission
+from tidemill.server.core import rights, submission, sync
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.readers import Readers
@@ -40,7 +40,7 @@ from tidemill.server.errors import PaceError, QuotaError, RequestError, RoomErro
 from tidemill.server.identity.access import IDENTITY, Authenticator
 from tidemill.server.read.listing import TOP
 from tidemill.server.watch.health import Watched
-from tidemill.wire.api import ErrorReply, JobLog, SubmitRequest
+from tidemill.wire.api import ErrorReply, JobLog, SubmitRequest, SyncRequest
 
 WAITERS = 16
 LOG_WAIT_S = 20.0
@@ -258,6 +258,8 @@ def _query(kind: type[S], request: BoundedRequest) -> S:
 def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
     if kind is SubmitRequest:
         return submission.decode(body, counted=True)
+    if kind is SyncRequest:
+        return sync.decode(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except UNDECODABLE as error:

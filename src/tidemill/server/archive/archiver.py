@@ -20,7 +20,6 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.errors import SiteError
-from tidemill.model.job import JobSpec, job_input
 from tidemill.model.seed import seed
 from tidemill.server.archive import operation
 from tidemill.server.archive.parquet import Archive, BatchWriter, is_installed
@@ -42,7 +41,6 @@ BATCH_JOBS = 200_000  #: of a batch; a larger campaign is a batch of its own
 BATCH_CAMPAIGNS = 2_000
 CANDIDATES = 500  #: campaigns read together
 LEAVING = 50  #: campaigns that leave in one transaction, at most
-SPECS = 500  #: specifications in memory at a time
 CHUNK = 5_000  #: jobs of a row group, and in memory at a time
 PIECE = 1_000  #: jobs deleted in one transaction, at most
 WRITE_S_MAX = (
@@ -61,7 +59,6 @@ _OF_CAMPAIGNS = (
     "delete_campaign_counts", "delete_campaign_kinds", "delete_campaign_failures", "delete_campaign_subscriptions",
     "delete_campaign_needs", "delete_campaign_activity", "delete_campaign_activity_steps", "delete_campaigns",
 )  # fmt: skip
-_JOB_URL = b'"job:'
 _LOG = log.Log("archive")
 T = TypeVar("T")
 Write = Callable[[Callable[[UnitOfWork], T]], T]  #: runs something in a transaction and waits for its commit
@@ -166,7 +163,6 @@ class Archiver:
             self._archive.trouble = "the package `pyarrow` is not installed" if due else ""
             return False
         if found is None:
-            self._find_needs(session)
             chosen = self._choose(session)
             self._archive.trouble = ""
             return chosen
@@ -184,31 +180,6 @@ class Archiver:
             self._stopped.wait(min(NAP_S, max(REST_MIN_S, spent_s)))
         if self._stopped.is_set():
             raise _Stopped
-
-    # ---- what jobs need that an older version took -------------------------------------------------------------
-
-    def _find_needs(self, session: Session) -> None:
-        """Note which campaigns' files are inputs of jobs that were submitted before such needs were kept. Once in the
-        life of a database; begins again after a kill. Cost: reads every specification."""
-        if session.rows("needs_are_known"):
-            return
-        after = 0
-        while specs := session.rows("specs_after", after=after, limit=SPECS):
-            began_s, after = clock.monotonic_s(), specs[-1][0]
-            for number, body in specs:
-                if _JOB_URL in bytes(body):
-                    self._keep_needs(session, number, msgspec.json.decode(bytes(body), type=JobSpec))
-            self._rest(began_s)
-        self._write(lambda work: work.session.run("note_needs_known"))
-
-    def _keep_needs(self, session: Session, number: int, spec: JobSpec) -> None:
-        named = {found[0] for each in spec.inputs if (found := job_input(each.url)) is not None}
-        campaigns = [each for (each,) in session.rows("campaign_of_jobs", ids=sorted(named))] if named else []
-        after = 0
-        while campaigns and (jobs := session.rows("jobs_of_spec", spec=number, after=after, limit=PIECE)):
-            after = jobs[-1][0]
-            rows = [(campaign, job) for (job,) in jobs for campaign in campaigns]
-            self._write(partial(_insert_needs, rows=rows))
 
     # ---- choose ----------------------------------------------------------------------------------------------
 
@@ -316,10 +287,6 @@ def _close(work: UnitOfWork, *, chosen: list[int], month: str, keep_us: int) -> 
         rows = session.rows("insert_batch", month=month, campaigns=len(ids), jobs=total, at_us=work.now_us)
         session.run("close_campaigns", ids=ids, batch=rows[0][0])
     return len(ids)
-
-
-def _insert_needs(work: UnitOfWork, *, rows: list[tuple[int, int]]) -> None:
-    work.session.many("insert_needs", rows)
 
 
 def _write_again(work: UnitOfWork, *, batch: int) -> bool:

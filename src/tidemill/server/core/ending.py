@@ -167,7 +167,7 @@ def drop_arrived(work: UnitOfWork, job: StoredJob) -> None:
 def is_kept_well(work: UnitOfWork, job: StoredJob) -> bool:
     """Whether the job's home is there, and keeps what is done when a job is stopped."""
     site = work.memory.sites.get(job.place) if job.home else None
-    return site is not None and not site.lost and site.capacity is not None and site.capacity.keeps
+    return site is not None and not site.lost and site.capacity is not None
 
 
 def deliver(work: UnitOfWork, job: StoredJob, *, complete: bool) -> None:

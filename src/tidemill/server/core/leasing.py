@@ -234,8 +234,6 @@ def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJo
     for job in jobs:
         if job.refused and _is_refused(work, site, job):
             continue
-        if job.deliveries and not (site.capacity and site.capacity.keeps):
-            continue  # an agent of an older version would write over what is delivered
         if not data.admits(job.kind, since_us=job.waits_since_us, is_bound=job.place == site.id):
             continue
         spec = specs[job.spec]
@@ -268,8 +266,6 @@ def _limited(
     most = running_max(work.spec(job).at_once, job.events)
     if most is None:
         return free
-    if site.capacity is None or not site.capacity.limits:
-        return []  # an agent of an older version would run all at once
     slot_s = event_core_s / matching.slot_cores(site, _asked(work, site, job))
     left = max(most, int(most * LIMITED_AHEAD_S / slot_s)) - job.n_leased
     pieces = []
@@ -468,18 +464,16 @@ def _has_outputs(site: Site, spec: JobSpec) -> bool:
 
 def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, _Told]:
     """Specs as sites get them. A job whose input is not there fails, and is left out."""
-    opens = site.capacity is not None and site.capacity.opens
     found: dict[int, _Told] = {}
     asking: dict[int, list[StoredJob]] = defaultdict(list)
     for job in jobs:
         if job.id in found:
             continue
-        found[job.id] = _as_told(work, site, job, opens=opens)
+        found[job.id] = _as_told(work, site, job)
         for each in found[job.id].spec.inputs:
             named = job_input(each.url)
             if named is not None:
                 asking[named[0]].append(job)
-    _without_unknown(work, site, jobs, found)
     if not asking:
         return found
     outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
@@ -499,24 +493,6 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
     return found
 
 
-def _without_unknown(work: UnitOfWork, site: Site, jobs: list[StoredJob], found: dict[int, _Told]) -> None:
-    """Fail the jobs that the site, of an older version, would run otherwise than they ask for."""
-    knows = site.capacity
-    packs, parts = (knows.packs, knows.parts) if knows is not None else (False, False)
-    for job in {each.id: each for each in jobs}.values():
-        if job.id not in found:
-            continue
-        spec, lacks = found[job.id].spec, ""
-        if not packs and spec.container is not msgspec.UNSET:
-            lacks = "runs no commands in containers"
-        elif not parts and any(each.unpack is True for each in spec.inputs):
-            lacks = "unpacks no inputs (`unpack`)"
-        if lacks:
-            del found[job.id]
-            text = f"site {site.name} is of an older version, which {lacks}"
-            ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
-
-
 def _unreadable(told: _Told) -> list[tuple[str, str]]:
     """Inputs that are other jobs' outputs and cannot be had, each with the reason."""
     missing = [each.url for each in told.spec.inputs if each.url.startswith(JOB_INPUT)]
@@ -533,28 +509,16 @@ def _unreadable(told: _Told) -> list[tuple[str, str]]:
     ]
 
 
-def _as_told(work: UnitOfWork, site: Site, job: StoredJob, *, opens: bool) -> _Told:
+def _as_told(work: UnitOfWork, site: Site, job: StoredJob) -> _Told:
     """A job as the site gets it, but for inputs that are other jobs' outputs: with the cure of its ward, and without
-    what the site may not know: agents of older versions refuse keys that are new to them. `opens`: it knows inputs that
-    programs open; others get files."""
+    what only the server reads."""
     spec, cure = work.spec(job), _cure(work, site, job)
-    if not (site.capacity and site.capacity.limits):
-        spec = msgspec.structs.replace(spec, timed=msgspec.UNSET, at_once=msgspec.UNSET)
     if any(
         each is not msgspec.UNSET for each in (spec.deliver, spec.home, spec.stress)
     ):  # the server's alone
         spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET, stress=msgspec.UNSET)
     if cure is not None:
         spec = cures.cured_spec(spec, work.memory.wards[job.ward], site, work.memory.kinds[job.kind])
-    if not opens and any(each.read is not msgspec.UNSET for each in spec.inputs):
-        inputs = [msgspec.structs.replace(each, read=msgspec.UNSET) for each in spec.inputs]
-        spec = msgspec.structs.replace(spec, inputs=inputs)
-    if not (site.capacity and site.capacity.grows):  # such an agent knows no `shell` either
-        spec = msgspec.structs.replace(spec, resources=spec.resources.largest, shell=msgspec.UNSET)
-    packs = site.capacity is not None and site.capacity.packs
-    if not packs and any(each.pack is not msgspec.UNSET for each in spec.outputs or ()):
-        outputs = [msgspec.structs.replace(each, pack=msgspec.UNSET) for each in spec.outputs or ()]
-        spec = msgspec.structs.replace(spec, outputs=outputs)
     return _Told(spec, cure=cure)
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from tidemill import log
+from tidemill.errors import UNDECODABLE
 from tidemill.model.job import NAME_PATTERN
 from tidemill.server.audit import traces
 from tidemill.server.core import breakers, ending, leasing, settling, silent_sites, site_records, site_views
@@ -39,6 +40,7 @@ from tidemill.wire.api import (
     SyncReply,
     SyncRequest,
 )
+from tidemill.wire.protocol import PROTOCOL, mismatch, spoken
 
 ORDER_BYTES = (
     300  #: of an order besides specification and lists: 209 with numbers of 19 digits and a name of 20
@@ -51,7 +53,22 @@ UNTAKEN_MAX = (
 _LOG = log.Log("server")
 _ENCODER = msgspec.json.Encoder()
 _ORDERS = msgspec.json.Decoder(list[Order])
+_REQUEST = msgspec.json.Decoder(SyncRequest)
 _NAME = re.compile(NAME_PATTERN)
+
+
+def decode(body: bytes) -> SyncRequest:
+    """A site's request. Raises RequestError, which says which side to upgrade if the site speaks another protocol."""
+    try:
+        return _REQUEST.decode(body)
+    except UNDECODABLE as error:
+        _check_protocol(spoken(body))
+        raise RequestError(f"SyncRequest cannot be read: {error}") from error
+
+
+def _check_protocol(protocol: int) -> None:
+    if (found := mismatch(protocol, PROTOCOL)) is not None:
+        raise RequestError(found[0], hint=found[1])
 
 
 def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncReply:
@@ -83,9 +100,7 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
     orders = pending + work.new_orders(site.id)
     told = orders[: fitting(orders)]
     more = more or len(told) < len(orders)
-    return SyncReply(
-        acked=site.acked, orders=told, more=more, now_us=work.now_us, activity=True, arrivals=True
-    )
+    return SyncReply(acked=site.acked, orders=told, more=more, now_us=work.now_us)
 
 
 def _fresh(site: Site, request: SyncRequest) -> list[Report]:
@@ -172,7 +187,8 @@ def _approved(site: Site, offers: Mapping[str, AppOffer], *, now_us: int) -> dic
 
 
 def _check(request: SyncRequest) -> None:
-    """Raises RequestError for numbers and names that cannot be."""
+    """Raises RequestError for another protocol, and for numbers and names that cannot be."""
+    _check_protocol(request.protocol)
     if len(request.reports) > REPORTS_MAX:
         raise RequestError(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
     if not _NAME.fullmatch(request.site):

@@ -100,6 +100,7 @@ class Store:
         self.path, self.url = path, url
         self.dialect = Dialect.SQLITE if path is not None else Dialect.POSTGRESQL
         self._queries = load(self.dialect)
+        self.migrations = migrations(self.dialect)  #: all steps to the schema of this version
 
     def init(self) -> None:
         """Create the schema, or bring it up to date. Raises ConfigError for a database on a network file system."""
@@ -110,7 +111,7 @@ class Store:
     @property
     def newest(self) -> int:
         """The schema that this version of Tidemill wants."""
-        return len(migrations(self.dialect))
+        return len(self.migrations)
 
     def version(self) -> int:
         """The schema's version in the database; 0 = none."""
@@ -128,7 +129,7 @@ class Store:
                 raise ConfigError(
                     f"there is no database `{self.path}`", hint="`tidemill server init` makes one"
                 )
-        known, found = len(migrations(self.dialect)), self.version()
+        known, found = len(self.migrations), self.version()
         if found == 0:
             raise ConfigError(f"database {self} is empty", hint="`tidemill server upgrade` fills it")
         if found > known:
@@ -144,9 +145,9 @@ class Store:
         session = self._alone()
         try:
             before = at = _version(session)
-            if before > len(migrations(self.dialect)):
-                raise _newer(self, before, len(migrations(self.dialect)))
-            if before == len(migrations(self.dialect)):
+            if before > len(self.migrations):
+                raise _newer(self, before, len(self.migrations))
+            if before == len(self.migrations):
                 return before, at
             in_the_way = getattr(session, "lock_alone", str)()  # of SQLite, the directory's lock is held
             if in_the_way:
@@ -154,7 +155,7 @@ class Store:
                     f"{in_the_way}: an upgrade from schema {before} needs it alone",
                     hint="stop every server of this database, then try again",
                 )
-            for each in migrations(self.dialect)[before:]:
+            for each in self.migrations[before:]:
                 with transaction(session):
                     if _version(session) < each.number:  # else another upgrade was quicker
                         _migrate(session, each.number, each.text)
@@ -167,7 +168,7 @@ class Store:
         """What `upgrade` would do; changes nothing, also under a running server."""
         session = self.reader()
         try:
-            before, known = _version(session), migrations(self.dialect)
+            before, known = _version(session), self.migrations
             if before > len(known):
                 raise _newer(self, before, len(known))
             size_bytes = int(session.rows("database_bytes")[0][0])

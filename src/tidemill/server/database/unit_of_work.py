@@ -17,7 +17,6 @@ import msgspec
 from tidemill import log
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.model.legal import is_name
 from tidemill.server.database.rows import (
     ACTIVE,
     COMPLETED,
@@ -190,9 +189,7 @@ class UnitOfWork:
         body = self.memory.specs.get(job.spec) or self.specs([job.spec])[job.spec]
         if job.events == 1 and job.rank == 0 and not job.name:
             return body
-        # servers of older versions derived names from programs that sites refuse
-        name = job.name if is_name(job.name) else None
-        return msgspec.structs.replace(body, events=job.events, priority=-job.rank, name=name)
+        return msgspec.structs.replace(body, events=job.events, priority=-job.rank, name=job.name or None)
 
     def specs(self, ids: Iterable[int]) -> dict[int, JobSpec]:
         """Specs without name, priority and events."""

@@ -15,15 +15,14 @@ from tidemill import log
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.api.refusal import reply_of, status_of
-from tidemill.server.core import submission
+from tidemill.server.core import submission, sync
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.errors import ForbiddenError, RequestError
 from tidemill.wire.amqp import CONTENT_TYPE, Type
-from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest, ErrorReply, SyncRequest
+from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest, ErrorReply
 
 _LOG = log.Log("gateway")
 _ENCODER = msgspec.json.Encoder()
-_SYNC = msgspec.json.Decoder(SyncRequest)
 _ACTION = msgspec.json.Decoder(ActionRequest)
 
 
@@ -126,7 +125,7 @@ class SyncIntake:
         name = self._users.get(letter.user)
         try:
             identity = _believed(Role.SITE, letter.user, name, self._judge)
-            request = _sync_of(_body(letter))
+            request = sync.decode(_body(letter))
             reply = self._dispatcher.handle_sync(request, identity)
         except TidemillError as error:
             return _refusal(name, error)
@@ -170,13 +169,6 @@ def _action(letter: IncomingMessage) -> ActionRequest:
         ) from error
     request.key = request.key or letter.id
     return request
-
-
-def _sync_of(body: bytes) -> SyncRequest:
-    try:
-        return _SYNC.decode(body)
-    except UNDECODABLE as error:
-        raise RequestError(f"SyncRequest cannot be read: {error}") from error
 
 
 def _body(letter: IncomingMessage) -> bytes:

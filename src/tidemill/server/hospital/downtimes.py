@@ -64,13 +64,13 @@ _LOG = log.Log("server")
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What the database keeps of a source, in column `body`. `format` empty: an earlier version wrote a list only."""
+    """What the database keeps of a source, in column `body`. `format` empty: it was never read."""
 
     format: Format | Literal[""] = ""
     downtimes: list[Downtime] = []
 
 
-_BODY = msgspec.json.Decoder(_Kept | list[Downtime])
+_BODY = msgspec.json.Decoder(_Kept)
 
 
 class _OwnRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -425,8 +425,7 @@ def _why_not(last: _Kept, reading: Reading, now_us: int) -> str:
 
 
 def _kept(body: bytes) -> _Kept:
-    found = _BODY.decode(bytes(body))
-    return found if isinstance(found, _Kept) else _Kept("", found)
+    return _BODY.decode(bytes(body))
 
 
 def forget_others(work: UnitOfWork, rules: Downtimes) -> None:

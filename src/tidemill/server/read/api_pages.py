@@ -536,7 +536,7 @@ def _shown_capacity(capacity: Capacity, owner: str | None) -> dict[str, Any]:
 
 
 def unused_patterns(site: Site) -> list[str]:
-    """Which of a site's first PATTERNS_READ patterns the server does not use: older agents send such patterns."""
+    """Which of a site's first PATTERNS_READ patterns the server does not use, as RE2 does not take them."""
     patterns = (
         (offer.name, name, parameter.pattern)
         for offer in site.offers.values()

@@ -92,7 +92,7 @@ def _allocation(
     site_name, seen_us = names.get(site, ("", 0))
     now_us = seen_us if site_name in asked.silent else asked.now_us
     elapsed_us = max(0, (ended_us or now_us) - started_us)
-    cores = held_cores or nodes * cores  # a site of an earlier version does not say what is counted
+    cores = held_cores or nodes * cores  # not every batch system says what it counts
     held, held_gpu = (min(each * elapsed_us, HELD_US_MAX) for each in (cores, gpus))
     parts = [each.core_us for each in uses]
     for each, core_us, gpu_us in zip(uses, split(held, parts), split(held_gpu, parts), strict=True):

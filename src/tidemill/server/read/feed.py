@@ -7,7 +7,6 @@ campaign grows with that campaign only, and a page needs bounded memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -53,23 +52,7 @@ def rows_after(
         found = session.rows("changes_after", after=after, limit=limit)
     else:
         found = session.rows("changes_of_campaign", after=after, campaign=campaign, limit=limit)
-    return [part for each in found for part in _of_one(session, FeedRow(*each))]
-
-
-def _of_one(session: Session, found: FeedRow) -> list[FeedRow]:
-    """The row, or the parts of one that an older version wrote, with changes of several campaigns. Their names were
-    unique then."""
-    if found.campaign:
-        return [found]
-    changes = found.decoded()
-    known = session.rows("campaigns_first_named", names=sorted({each.campaign for each in changes}))
-    numbers: dict[str, int] = {name: number for number, name, _ in known}
-    parts = []
-    for name, group in groupby(changes, lambda each: each.campaign):
-        of_one = list(group)
-        body = msgspec.json.encode(of_one)
-        parts.append(FeedRow(of_one[0].number, of_one[-1].number, numbers.get(name, 0), body))
-    return parts
+    return [FeedRow(*each) for each in found]
 
 
 def changes(session: Session, after: int, campaign: int | None) -> tuple[list[Change], int]:

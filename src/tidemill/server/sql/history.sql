@@ -189,22 +189,6 @@ DELETE FROM campaigns WHERE id {in:ids};
 -- Jobs need delivered files of a campaign.
 INSERT INTO needs (campaign, job) SELECT v.campaign, v.job FROM v WHERE true ON CONFLICT (campaign, job) DO NOTHING;
 
--- name: needs_are_known
--- Whether the needs of jobs of before there were any have been noted.
-SELECT 1 FROM meta WHERE name = 'needs_known';
-
--- name: note_needs_known
--- They have.
-INSERT INTO meta (name, value) VALUES ('needs_known', 1) ON CONFLICT (name) DO NOTHING;
-
--- name: specs_after
--- Specifications after one, ascending.
-SELECT id, body FROM specs WHERE id > :after ORDER BY id LIMIT :limit;
-
--- name: jobs_of_spec
--- Jobs of a specification after one that are not done, ascending.
-SELECT id FROM jobs WHERE spec = :spec AND id > :after AND state <> 2 ORDER BY id LIMIT :limit;
-
 -- name: prune_submits
 -- Keys that will not be used again, some at a time.
 DELETE FROM submits WHERE first_job IN (SELECT first_job FROM submits WHERE at_us < :before ORDER BY at_us LIMIT :limit);

@@ -18,10 +18,6 @@ DELETE FROM meta WHERE name = :name;
 -- The number that the next change will have.
 SELECT value FROM meta WHERE name = 'next_change';
 
--- name: campaigns_first_named
--- The oldest campaign of each of these names: names were unique when the changes were written that do not say the owner.
-SELECT id, name, owner FROM campaigns WHERE id IN (SELECT MIN(id) FROM campaigns WHERE name {in:names} GROUP BY name);
-
 -- name: act_by_key
 -- What was answered to this key.
 SELECT digest, changed, unchanged FROM acts WHERE key = :key;

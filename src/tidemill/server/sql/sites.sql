@@ -188,14 +188,9 @@ SELECT first, last, campaign, body FROM changes
 WHERE first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE first <= :after) AND last > :after ORDER BY first LIMIT :limit;
 
 -- name: changes_of_campaign
--- The same of a campaign, and of several campaigns (0), where they were written so.
-SELECT first, last, campaign, body FROM (
-  SELECT * FROM (SELECT first, last, campaign, body FROM changes WHERE campaign = :campaign
-    AND first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE campaign = :campaign AND first <= :after) AND last > :after ORDER BY first LIMIT :limit) AS own
-  UNION ALL
-  SELECT * FROM (SELECT first, last, campaign, body FROM changes WHERE campaign = 0
-    AND first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE campaign = 0 AND first <= :after) AND last > :after ORDER BY first LIMIT :limit) AS mixed
-) AS found ORDER BY first LIMIT :limit;
+-- The same of a campaign.
+SELECT first, last, campaign, body FROM changes WHERE campaign = :campaign
+AND first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE campaign = :campaign AND first <= :after) AND last > :after ORDER BY first LIMIT :limit;
 
 -- name: changes_begin
 -- The first number that is kept.

@@ -73,7 +73,7 @@ OF_REQUESTS = {"nfs_opens": "nfs_ops", "nfs_closes": "nfs_ops", "lustre_opens": 
 #: what a batch job asks of a shared file system: the sum over its nodes is what the server feels
 SHARED = frozenset({"nfs_ops", *OF_REQUESTS, "nfs_read", "lustre_ops", "lustre_read"})
 _UNCOUNTED = {
-    "nfs": "opens of files on NFS (a mount, or a pilot of an older version, does not count them)",
+    "nfs": "opens of files on NFS (this mount does not count them)",
     "lustre": "opens of files on Lustre (its clients since 2.12 show `stats` of `llite` to root only)",
 }
 

@@ -65,7 +65,7 @@ def view(found: Activity, counts: ProgressCounts, now_us: int) -> ProgressView:
     if drawn is not None and known < counts.done:
         remark = (
             f"The times of {count_text(counts.done - known)} of {count_text(counts.done)} events are not known: "
-            "they were done before this version, or in a part that ran again."
+            "they were done in a part that ran again."
         )
     return ProgressView(
         rate=_rate(found, counts, now_s), forecast=_forecast(found, counts, now_s), cpu=_cpu(counts.usage),

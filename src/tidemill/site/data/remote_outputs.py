@@ -44,11 +44,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     adler32: str = ""
     before: str = ""
     sent: bool = False
-    url: str = ""  #: where it was sent; empty in records of earlier versions
+    url: str = ""  #: where it was sent; empty = it was not
 
     def is_sent_to(self, url: str) -> bool:
         """Whether the file was sent to `url`: a retry may have named another place since."""
-        return self.sent and self.url in ("", url)
+        return self.sent and self.url == url
 
 
 class OutgoingFiles:

@@ -1,8 +1,7 @@
 """Which of the jobs here no payload runs: by FLEET/at_work.json, in which leads say which jobs pilots run, and by the
 agent's own book of a fleet without a lead.
 
-For people: nothing depends on it. Where the lead of an older version writes no such file, all jobs count as at work
-while pilots are.
+For people: nothing depends on it. While a lead has not written the file, all jobs count as at work where pilots are.
 """
 
 from __future__ import annotations

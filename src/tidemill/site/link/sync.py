@@ -16,12 +16,13 @@ import msgspec
 
 from tidemill import clock
 from tidemill.config.site import SiteConfig
-from tidemill.errors import TidemillError, is_transient
+from tidemill.errors import ProtocolError, TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.site import constants
 from tidemill.site.link.transport import open_transport
 from tidemill.wire.api import SyncReply, SyncRequest
 from tidemill.wire.http import ConflictError, TooLongError
+from tidemill.wire.protocol import PROTOCOL, mismatch
 
 UNIX_INTERVAL_S = 0.2
 TCP_INTERVAL_S = 10.0
@@ -117,7 +118,7 @@ class Sync:
         be so for ever. The rest goes with the next exchange."""
         while True:
             try:
-                return self._transport.sync(request)
+                return _of_our_protocol(self._transport.sync(request))
             except TooLongError:
                 if len(request.reports) < 2:
                     raise
@@ -145,3 +146,11 @@ class Sync:
                 return
             write = _log.warning if is_transient(error) else _log.error
             write("server.away", reason=message, hint=hint, next_try_s=round(pause_s, 1))
+
+
+def _of_our_protocol(reply: SyncReply) -> SyncReply:
+    """The reply. Raises ProtocolError, which says which side to upgrade, for one of another protocol: its orders may
+    mean something else here."""
+    if (found := mismatch(PROTOCOL, reply.protocol)) is not None:
+        raise ProtocolError(found[0], hint=found[1])
+    return reply

@@ -29,7 +29,6 @@ from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.outputs import CanceledError, OutputDelivery
 from tidemill.site.data.placed.arrivals import BATCH_FILES, Arrivals, batch, unacknowledged
 from tidemill.site.data.placed.manifests import ARRIVED, JobManifest
-from tidemill.site.link.exchange import understood
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools
@@ -418,14 +417,6 @@ def test_files_arrive_batch_after_batch_and_the_server_hears_of_all_of_them(plac
         assert not it.arrivals.step(), "what has nothing more to come is not looked at again"
     finally:
         it.close()
-
-
-def test_an_older_server_is_not_told_what_has_arrived() -> None:
-    arrived = ArrivedReport(n=1, job=7, outputs=[])
-    result = DoneReport(n=2, lease=1, job=7, first=0, count=1, outputs=True, usage=PayloadUsage())
-    assert understood([arrived, result], frozenset((ArrivedReport,))) == [result]
-    assert understood([arrived, result], frozenset()) == [arrived, result]
-    assert understood([arrived, result], None) == [], "before its first answer"
 
 
 def test_an_agent_that_follows_goes_on_with_what_had_not_arrived(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What payloads did over time: from records to reports, each event once, and what an older server is spared."""
+"""What payloads did over time: from records to reports, each event once."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import msgspec
 
 from tidemill.model.figures.activity import Changes, activity, counted, merge
 from tidemill.model.job import JobSpec
-from tidemill.site.link.exchange import understood
 from tidemill.site.state import site_state as s
 from tidemill.site.state.activities import JOB_EVENTS_MIN
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire.activity import ActivityReport
-from tidemill.wire.api import REPORTS_MAX, DoneReport, LeaseOrder, PayloadUsage, Report
+from tidemill.wire.api import LeaseOrder
 from tidemill.wire.node import Done, Failed, Grant, Record
 
-OLDER = frozenset((ActivityReport,))  #: what a server of an earlier version does not know
 NOW_US = 1_700_000_000_000_000
 
 
@@ -90,27 +88,3 @@ def test_a_small_job_has_none_of_its_own() -> None:
     it.read(done(1, 0))
     assert len(it.reports()) == 1
     assert it.reports(of_job=True) == []
-
-
-def test_an_older_server_gets_no_report_that_it_would_refuse() -> None:
-    it = Working(5)
-    it.read(done(1, 0))
-    it.read(done(2, 1))
-    reports: list[Report] = it.pool.state.reports
-    kinds = [type(each) for each in understood(reports, OLDER)]
-    assert ActivityReport not in kinds
-    assert kinds.count(DoneReport) == 2
-    assert understood(reports, frozenset()) == reports
-    first = next(k for k, each in enumerate(reports) if isinstance(each, ActivityReport))
-    assert understood(reports, None) == reports[:first]
-
-
-def test_results_behind_many_reports_that_an_older_server_does_not_know_reach_it() -> None:
-    unknown: list[Report] = [
-        ActivityReport(n=k, job=1, of_job=False, lines=[]) for k in range(1, REPORTS_MAX + 2)
-    ]
-    result = DoneReport(
-        n=REPORTS_MAX + 2, job=1, lease=1, first=0, count=1, outputs=False, usage=PayloadUsage()
-    )
-    assert understood([*unknown, result], OLDER) == [result]
-    assert len(understood(unknown, frozenset())) == REPORTS_MAX

@@ -152,8 +152,7 @@ def cancel(
 
 
 def _take_back(work: UnitOfWork, job: StoredJob, todo: IntervalSet) -> None:
-    """No lease holds these events any more, and the sites that may run some of them stop them. The agent of an older
-    version runs them to their end."""
+    """No lease holds these events any more, and the sites that may run some of them stop them."""
     at_sites: dict[int, IntervalSet] = defaultdict(IntervalSet)
     for lease in work.leases_of(job.id):
         if lease.state not in (ACTIVE, LOST):
@@ -167,8 +166,7 @@ def _take_back(work: UnitOfWork, job: StoredJob, todo: IntervalSet) -> None:
                 work.change_lease(lease)
         at_sites[lease.site].add_all(mine)
     for number, events in sorted(at_sites.items()):
-        site = work.memory.sites.get(number)
-        if events and site is not None and site.capacity is not None and site.capacity.parts:
+        if events:
             work.order(number, CancelEventsOrder, job=job.id, events=str(events))
 
 

@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
 def change(work: UnitOfWork, jobs: Sequence[int], terms: ChangeTerms) -> int:
     """Change the jobs that are not complete; their number. Does not write their rows.
 
-    Raises RequestError where a job would not be legal or a site of an older version has it, QuotaError.
+    Raises RequestError where a job would not be legal, QuotaError.
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
@@ -59,7 +59,6 @@ def change(work: UnitOfWork, jobs: Sequence[int], terms: ChangeTerms) -> int:
     found = [job for each in named if (job := work.jobs.get(each)) and job.state != COMPLETED]
     if not found:
         return 0
-    _check_sites(work, found)
     plans = _plans(work, found, terms.changes)
     owner = work.memory.owners[work.campaign_of(found[0])]
     if terms.quotas is not None:
@@ -137,18 +136,3 @@ def _respecify(work: UnitOfWork, jobs: Sequence[StoredJob], plans: dict[int, _Pl
     for owner in sorted(stored.keys() | gone.keys()):
         session.run("add_stored", owner=owner, bytes=stored[owner])
         session.run("credit_stored", owner=owner, bytes=gone[owner])
-
-
-def _check_sites(work: UnitOfWork, jobs: Sequence[StoredJob]) -> None:
-    """Raises RequestError if a site of an older version has one of the jobs: its leads would not take the change."""
-    tried = [job.id for job in jobs if job.attempts]
-    work.load_leases(tried)
-    for number in tried:
-        for lease in work.leases_of(number):
-            site = work.memory.sites.get(lease.site)
-            if site is not None and site.capacity is not None and not site.capacity.grows:
-                raise RequestError(
-                    f"job {number} ran at site `{site.name}`, whose agent is of an older version and cannot "
-                    "change a job",
-                    hint="submit what is not done as a new campaign, or have the site's agent updated",
-                )

@@ -188,8 +188,8 @@ CREATE INDEX core_use_owner ON core_use (owner, site, allocation);
 -- ---- results ----
 
 -- State changes, in batches as they were committed; the oldest are pruned. `campaign`: whose they are, so that a follower of
--- one campaign reads no others; 0 = of several.
-CREATE TABLE changes (first {key}, last BIGINT NOT NULL, body {bytes} NOT NULL, campaign BIGINT NOT NULL DEFAULT 0);
+-- one campaign reads no others.
+CREATE TABLE changes (first {key}, last BIGINT NOT NULL, body {bytes} NOT NULL, campaign BIGINT NOT NULL);
 CREATE INDEX changes_campaign ON changes (campaign, first);
 
 CREATE TABLE failures (
