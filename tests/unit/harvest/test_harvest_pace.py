@@ -198,11 +198,12 @@ def test_work_is_polled_for_where_no_allocation_could_take_it_or_too_few(
 
 def test_commands_of_the_last_minute_are_counted_whenever_they_were_made() -> None:
     last = LastMinute()
-    assert last.commands(1000.0, 4) == 4
-    assert last.commands(1030.0, 9) == 9
-    assert last.commands(1060.0, 9) == 5
-    assert last.commands(1089.9, 9) == 5
-    assert last.commands(1090.0, 9) == 0
+    for now_s, total, expected in (
+        (1000.0, 4, 4), (1030.0, 9, 9), (1060.0, 9, 5), (1089.9, 9, 5), (1090.0, 9, 0), (1090.0, 11, 2)
+    ):  # fmt: skip
+        assert last.commands(now_s, total) == expected
+        last.note(now_s, total)
+        assert last.commands(now_s, total) == expected, "the question changes nothing, nor does the note"
 
 
 def test_work_that_waits_gets_no_poll_that_would_pass_the_bound_of_a_minute() -> None:

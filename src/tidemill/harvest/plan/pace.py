@@ -152,14 +152,16 @@ class LastMinute:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque([(0.0, 0)])
 
-    def commands(self, now_s: float, total: int) -> int:
-        """Those of the last minute, where there were `total` until now. Call it whenever there may be more."""
+    def note(self, now_s: float, total: int) -> None:
+        """Note that there were `total` until now: whenever there may be more."""
         if total != self._seen[-1][1]:
             self._seen.append((now_s, total))
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - 60:
             self._seen.popleft()
-        first_s, first = self._seen[0]
-        return total - first if first_s <= now_s - 60 else total
+
+    def commands(self, now_s: float, total: int) -> int:
+        """Those of the last minute, where there were `total` until now."""
+        return total - next((count for at_s, count in reversed(self._seen) if at_s <= now_s - 60), 0)
 
 
 class GlancePace:

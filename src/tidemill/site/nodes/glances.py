@@ -42,15 +42,18 @@ class Glances:
             return None
         return self.pace.glance_s(now_s, holds=holds)
 
-    def is_due(self, now_s: float, *, holds: bool, until: Callable[[float], float]) -> bool:
-        """Whether to glance now. `until`: usual pause -> seconds from the last poll or glance to the next glance."""
+    def schedule(self, now_s: float, *, holds: bool, until: Callable[[float], float]) -> None:
+        """Set the time of the next glance, unless it is set: once after each poll or glance, and anew after a time
+        without glances. `until`: usual pause -> seconds from the last poll or glance to the next glance."""
         pause_s = self.pause_s(now_s, holds=holds)
         if pause_s is None:
             self._next_s = None
-            return False
-        if self._next_s is None:
+        elif self._next_s is None:
             self._next_s = now_s + until(pause_s)
-        return now_s >= self._next_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the time of the next glance has come."""
+        return self._next_s is not None and now_s >= self._next_s
 
     def poll_factor(self, now_s: float, *, holds: bool) -> float:
         """Factor by which polls are rarer: since the last poll, glances have shown no change."""

@@ -50,6 +50,7 @@ from tidemill.site.nodes.plan_log import PlanLog, shown_pools
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
+from tidemill.site.nodes.tick_state import NextPoll, TickState
 from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
 from tidemill.site.staff.stopping import pause_after, retreat, signs_of_cancels, warning_of
@@ -98,7 +99,6 @@ class Harvesting:
             site.log, config, binary=site.binary, fleets=site.fleets_dir, nodes=machine.quarantine
         )
         self._recancels = Recancels(site.state.allocations.values())
-        self._again: list[str] = []  #: allocations to cancel once more
         self.doubts = Doubts(config)
         self.calls = BatchCalls(batch, site.epoch.check, inline=machine.is_local)
         self._policy = policy_of(config)
@@ -109,18 +109,9 @@ class Harvesting:
         self._last_poll_s: float | None = None
         self._last_minute = LastMinute()
         self._last_poll_us = 0  #: the same, since 1970
-        self._has_seen_change = False  #: a glance has shown one, and a poll is to follow at once
-        self._hurries = False
-        self._wanted = False  #: as of the last tick
-        self._has_new_work = False  #: work has come since the last poll
-        self._is_stopped = False  #: as of the last tick
-        self._is_fresh = False
-        self._unreachable = ""
-        #: as of its last reply, and as people were shown: why it starts no jobs, and why it is not believed
-        self._starts_nothing = self._doubted = ""
+        self.state = TickState()  #: as of the last step
         self._shortened_by: dict[str, str] = {}
         self._silence = Silence(constants.FIRST_RECORD_S)
-        self._polled = False
         self._plan_log = PlanLog(machine.site_dir / "harvest")
         self.harm = Tracker(self._interval_s)
         self._next_tidy_s = 0.0
@@ -186,35 +177,38 @@ class Harvesting:
     def poll(self, demand: Demand | None) -> bool:
         """Take answers that have come, poll the batch system when it is time. `demand`: None = no nodes are wanted.
         Whether anything changed."""
-        wants = demand is not None and self._wants_nodes(demand)
-        self._commands(clock.monotonic_s())
-        is_due, was_busy = self._is_due(wants=wants), self.calls.is_busy
+        self._count_commands(clock.monotonic_s())
+        self.state = self.state.wants(demand is not None and self._wants_nodes(demand))
+        is_due, was_busy = self._is_due(), self.calls.is_busy
         changed = self._take()
         if was_busy:  # its answer is decided on before the next poll, also where polls outlast the pause
             return changed
         now_s = clock.monotonic_s()
-        is_paid = self._has_seen_change or (not is_due and self._is_awaited(demand, now_s))
+        is_paid = self.state.next_poll is NextPoll.PAID
+        if demand is not None and not (is_due or is_paid) and self._is_awaited(demand, now_s):
+            is_paid = self._pay(now_s)
         if is_due or is_paid:
             self._last_poll_s, self._last_poll_us = now_s, clock.now_us()
             self.glances.polling(now_s, at_once=is_paid)
-            self._has_seen_change = False
-            self._hurries = self._has_new_work = False
+            self.state = self.state.polling()
             self.machine.size = None  # it causes one poll, whatever is decided then
             names = [a.name for a in self.book.watched(clock.now_us())]
             checked = self.doubts.to_check(self.book.living)
             self.calls.poll(names, machine=self.machine.reads_snapshots, expected=checked)
             changed |= self._take()
-        elif self._is_glance_due(now_s):
-            self.glances.glancing(now_s)
-            self.calls.glance()
-            changed |= self._take()
+        elif self._may_glance:
+            self.glances.schedule(now_s, holds=self._holds, until=self._until_glance)
+            if self.glances.is_due(now_s):
+                self.glances.glancing(now_s)
+                self.calls.glance()
+                changed |= self._take()
         self._tidy()
         return changed
 
     def _tidy(self) -> None:
         """Delete a few files of what ended long ago, when nothing else is to be done."""
         now_s = clock.monotonic_s()
-        if self.machine.is_local or self._is_fresh or self.calls.is_busy or now_s < self._next_tidy_s:
+        if self.machine.is_local or self.state.owes_plan or self.calls.is_busy or now_s < self._next_tidy_s:
             return
         self._next_tidy_s = now_s + TIDY_S
         batch = self.book.leftovers.take(self.book.living, clock.now_us())
@@ -235,57 +229,58 @@ class Harvesting:
         is_needed = demand.events > 0 or bool(self.fleets.wide.needs())
         return is_needed or self._log.pool.state.stop is not None or self._config.mode == "observe"
 
-    def _is_due(self, *, wants: bool) -> bool:
-        self._has_new_work = wants and (self._has_new_work or not self._wanted)
-        self._wanted = wants
-        if self._last_poll_s is None or self._hurries:
+    def _is_due(self) -> bool:
+        if self._last_poll_s is None or self.state.next_poll is NextPoll.HURRIED:
             return self.machine.reads_snapshots or bool(self.book.living)
         pause_s = self._pause_s()
-        if not self.book.living and not wants:
+        if not self.book.living and not self.state.is_wanted:
             if not self.machine.reads_snapshots:
                 return False
             pause_s *= IDLE_FACTOR
         return clock.monotonic_s() >= self._last_poll_s + pause_s
 
-    def _is_awaited(self, demand: Demand | None, now_s: float) -> bool:
-        """Whether to poll before it is time because work waits and no pilot is at work, or too few are. True uses up
-        the commands of a poll of those that the bound allows."""
-        if demand is None or not self._wanted or self._last_poll_s is None:
+    def _is_awaited(self, demand: Demand, now_s: float) -> bool:
+        """Whether to poll before it is time because work waits and no pilot is at work, or too few are."""
+        if not self.state.is_wanted or self._last_poll_s is None:
             return False
-        living = self.book.living
-        now_us = clock.now_us()
-        takes = [a for a in living if not planning.takes_no_work(a, now_us, death_s=self._death_s)]
-        pause_s = awaited_s(
-            has_new_work=self._has_new_work,
-            has_grown=self._has_grown(demand, takes),
-            living=len(living),
-            left=len(living) - len(takes),
-        )
-        if pause_s is None or now_s < self._last_poll_s + pause_s * self.calls.batch.calls.interval_factor:
-            return False
-        if (
-            takes
-        ):  # one poll, as after a glance that shows a change: none follows until the work has doubled again
+        takes, living = self._take_work(), len(self.book.living)
+        has_new_work, has_grown = self.state.has_new_work, self._has_grown(demand, takes)
+        left = living - len(takes)
+        pause_s = awaited_s(has_new_work=has_new_work, has_grown=has_grown, living=living, left=left)
+        factor = self.calls.batch.calls.interval_factor
+        return pause_s is not None and now_s >= self._last_poll_s + pause_s * factor
+
+    def _pay(self, now_s: float) -> bool:
+        """Pay for a poll before its time with commands that the bound allows. Whether there were enough of them."""
+        if self._take_work():  # one, as after a glance that shows a change: none follows until work doubles
             return self.glances.pace.react(now_s)
-        return self.glances.pace.hurry(now_s, last_minute=self._commands(now_s))
+        total = self._count_commands(now_s)
+        return self.glances.pace.hurry(now_s, last_minute=self._last_minute.commands(now_s, total))
+
+    def _take_work(self) -> list[s.Allocation]:
+        """Our allocations that take work, or will."""
+        now_us, death_s = clock.now_us(), self._death_s
+        return [a for a in self.book.living if not planning.takes_no_work(a, now_us, death_s=death_s)]
 
     def _has_grown(self, demand: Demand, takes: Sequence[s.Allocation]) -> bool:
         if self._policy is Policy.DEMAND:  # which decides without polls
             return False
         return self.machine.has_grown(demand, held=sum(a.nodes for a in takes))
 
-    def _commands(self, now_s: float) -> int:
-        """Commands of the last minute."""
+    def _count_commands(self, now_s: float) -> int:
+        """Note how many commands the batch system got until now, for the bound of a minute."""
         calls = self.calls.batch.calls
-        return self._last_minute.commands(now_s, calls.queries + calls.actions)
+        total = calls.queries + calls.actions
+        self._last_minute.note(now_s, total)
+        return total
 
     def awaited(self) -> AwaitedNodes | None:
         """What work waits for here while no pilot is at work; None = one is, or no work waits. As of the last tick."""
-        return self._awaits() if self._wanted and not self._is_at_work else None
+        return self._awaits() if self.state.is_wanted and not self._is_at_work else None
 
     def more_awaited(self) -> AwaitedNodes | None:
         """What more work waits for here while a pilot is at work; None = none is, or no work is open."""
-        return self._awaits() if self._wanted and self._is_at_work else None
+        return self._awaits() if self.state.is_wanted and self._is_at_work else None
 
     @property
     def _is_at_work(self) -> bool:
@@ -301,12 +296,11 @@ class Harvesting:
             for a in self.book.living
             if not (a.canceled_us or planning.has_left(a) or planning.is_at_work(a))
         ]
-        not_asked = self._unreachable or self.doubts.text or self._starts_nothing
-        is_decided = (
-            self._policy is Policy.DEMAND or not self._has_new_work
-        )  # else the poll did not know of it
+        reply = self.state.reply
+        not_asked = reply.unreachable or self.doubts.text or reply.starts_nothing
+        is_decided = self._policy is Policy.DEMAND or not self.state.has_new_work  # else no poll knew of it
         snapshot = self.machine.snapshot
-        is_known = snapshot is not None and not self._unreachable
+        is_known = snapshot is not None and not reply.unreachable
         return AwaitedNodes(
             asked_us=min((a.intended_us for a in asked), default=0),
             next_us=self.next_poll_us,
@@ -341,10 +335,9 @@ class Harvesting:
             return None
         return self.glances.pause_s(clock.monotonic_s(), holds=self._holds)
 
-    def _is_glance_due(self, now_s: float) -> bool:
-        if self._policy is not Policy.YIELD or self._last_poll_s is None or self._is_fresh:
-            return False
-        return self.glances.is_due(now_s, holds=self._holds, until=self._until_glance)
+    @property
+    def _may_glance(self) -> bool:
+        return self._policy is Policy.YIELD and self._last_poll_s is not None and not self.state.owes_plan
 
     def _until_glance(self, pause_s: float) -> float:
         """Seconds from a poll or glance to the next glance, in step with the scheduler's cycle where it is known."""
@@ -381,8 +374,8 @@ class Harvesting:
             return False
         if isinstance(answer, Unreachable):
             self.glances.missed()
-            if answer.error.message != self._unreachable:
-                self._unreachable = answer.error.message
+            if answer.error.message != self.state.reply.unreachable:
+                self.state = self.state.lost(answer.error.message)
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
                 hint = answer.error.hint or ""
                 self._note_outage(reason=answer.error.message, hint=hint)
@@ -393,7 +386,8 @@ class Harvesting:
                 _log.warning("leftovers.stay", reason=answer.error.message)
             return False
         if isinstance(answer, Glanced):
-            self._has_seen_change = self.glances.take(answer, clock.monotonic_s())
+            if self.glances.take(answer, clock.monotonic_s()):
+                self.state = self.state.seen_change()
             return False
         if isinstance(answer, ActionsDone):
             self._note(answer)
@@ -403,9 +397,6 @@ class Harvesting:
     def _take_poll(self, answer: PollAnswer) -> bool:
         futile = self._recancels.futile(self.book.living, self.doubts.heard_since)
         statuses = self.doubts.take(answer, self.book.living, futile=futile)
-        self._show_starting("" if answer.snapshot is None else answer.snapshot.starts_nothing)
-        self._unreachable = ""
-        self._polled = True
         foreign = len(self._log.pool.state.foreign_us)
         if answer.snapshot is not None:
             self.book.gpus_of_node = gpus_of_node(answer.snapshot)
@@ -414,11 +405,10 @@ class Harvesting:
         self._send_home(futile)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
         self.machine.death_s = self.calls.batch.calls.death_s
-        self._again = self._recancels.due(
-            self.book.living,
-            clock.now_us(),
-            pause_us=planning.dying_us(self._death_s),
+        again = self._recancels.due(
+            self.book.living, clock.now_us(), pause_us=planning.dying_us(self._death_s)
         )
+        self._note_answer(answer, again)
         self.glances.pace.cost(answer.calls)
         if answer.snapshot is not None:
             self.glances.polled(answer.snapshot.counts)
@@ -426,20 +416,25 @@ class Harvesting:
                 job.eligible and not job.ours for job in answer.snapshot.queued
             )
             self.machine.take(answer.snapshot)
-            self._is_fresh = True
         return changed
 
-    def _show_starting(self, starts_nothing: str) -> None:
-        """Show users whether the batch system's replies are believed, and whether it starts jobs."""
-        doubted = self.doubts.shown
-        is_same = (doubted, starts_nothing) == (self._doubted, self._starts_nothing)
-        self._doubted, self._starts_nothing = doubted, starts_nothing
-        if is_same and not self._unreachable:
+    def _note_answer(self, answer: PollAnswer, again: Sequence[str]) -> None:
+        """Note what the answer calls for. Show users, if it is new, whether the batch system's replies are believed,
+        and whether it starts jobs."""
+        before, snapshot = self.state.reply, answer.snapshot
+        self.state = self.state.answered(
+            has_snapshot=snapshot is not None,
+            again=tuple(again),
+            doubted=self.doubts.shown,
+            starts_nothing="" if snapshot is None else snapshot.starts_nothing,
+        )
+        reply = self.state.reply
+        if reply == before:
             return
-        if doubted:
-            self._note_outage(reason=doubted, hint=self.doubts.belief.hint, answers=True, doubted=True)
-        elif starts_nothing:
-            self._note_outage(reason=starts_nothing, answers=True)
+        if reply.doubted:
+            self._note_outage(reason=reply.doubted, hint=self.doubts.belief.hint, answers=True, doubted=True)
+        elif reply.starts_nothing:
+            self._note_outage(reason=reply.starts_nothing, answers=True)
         else:
             self.outage = None
 
@@ -467,19 +462,20 @@ class Harvesting:
         stop = self._log.pool.state.stop
         if stop is not None:  # does not wait for the next poll
             self.causes = [planning.STOPPED]
-            self._is_stopped = True
+            self.state = self.state.stopped()
             self._watch_jobs()
             return self._retreat(stop)
-        if self._is_stopped:  # people who resume a site watch it, as those do who submit
-            self._is_stopped, self._has_new_work = False, True
+        if self.state.is_stopped:
+            self.state = self.state.resumed()
             self.doubts.begin()
-        if self._polled:
-            self._polled = False
+        if self.state.owes_evictions:
+            self.state = self.state.evicted()
             if self._end(self._evictions()):
                 return True
-        if not (self._is_fresh or self._policy is Policy.DEMAND):
+        is_polled = self.state.owes_plan
+        if not (is_polled or self._policy is Policy.DEMAND):
             return False
-        is_polled, self._is_fresh = self._is_fresh, False
+        self.state = self.state.planned()
         began_s = clock.monotonic_s()
         starts = self.doubts.starts(self._starts(contested))
         self.machine.look_s = self.glance_s or self._interval_s
@@ -564,7 +560,7 @@ class Harvesting:
                 is_asked = self.cancel(names, why="the agent ends and takes its pilots with it")
             elif clock.monotonic_s() > next_poll_s:
                 next_poll_s = clock.monotonic_s() + RELEASE_POLL_S
-                self._hurries = True
+                self.state = self.state.hurried()
             read_fleets()
             if (
                 not is_sent
@@ -657,7 +653,7 @@ class Harvesting:
             if fleet is not None:
                 asks += [(name, ask) for ask in self.machine.asks(plan, fleet)]
             elif plan.submit:  # the server has work, and none of it is here yet: when it comes it is new
-                self._wanted = False
+                self.state = self.state.wants(False)
         if self.machine.snapshot is not None:
             records += self.harm.look(self.machine.snapshot, yielded, self._own_nodes())
         leave = self.machine.leaving(self._log.pool.state)
@@ -681,8 +677,8 @@ class Harvesting:
 
     def _watch_jobs(self) -> None:
         """Record regular jobs that start while the site is stopped, once it holds no nodes: none waits for it."""
-        if self._is_fresh and not self._holds and self.machine.snapshot is not None:
-            self._is_fresh = False
+        if self.state.owes_plan and not self._holds and self.machine.snapshot is not None:
+            self.state = self.state.planned()
             self._plan_log.append(self.harm.look(self.machine.snapshot, [], self._own_nodes()))
 
     def _own_nodes(self) -> OwnNodes:
@@ -693,8 +689,8 @@ class Harvesting:
 
     def _canceled_again(self, cancel: Sequence[str]) -> list[str]:
         """Whom to cancel once more beside `cancel`. Their order is noted already, and its time counts."""
-        again = [name for name in self._again if name not in cancel]
-        self._again = []
+        again = [name for name in self.state.again if name not in cancel]
+        self.state = self.state.repeated()
         if again:
             _log.warning("cancel.again", allocations=again[:8], number=len(again))
         return again
@@ -744,7 +740,7 @@ class Harvesting:
             )
         self._shortened_by.clear()
         if self.machine.is_local:
-            self._hurries = True
+            self.state = self.state.hurried()
 
     def _starts(self, contested: str) -> Starts:
         """How starting went: submissions that were refused, pilots that failed wherever they started, and the bound of

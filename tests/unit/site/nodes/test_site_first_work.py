@@ -297,7 +297,8 @@ def test_a_pilot_that_left_because_people_stopped_the_site_is_no_failed_start(
     it.harvesting.heard([failed])
     if is_stopped:
         it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="lunch", at_us=1))
-    it.batch.has_ended, it.harvesting._hurries = True, True
+    it.batch.has_ended = True
+    it.harvesting.state = it.harvesting.state.hurried()
     it.until_poll(WORK, POLL_S)
     verdict = it.harvesting.machine.quarantine.judge(it.now_s)
     assert verdict.why == (

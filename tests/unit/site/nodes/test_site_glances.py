@@ -107,16 +107,21 @@ def test_a_glance_follows_the_last_look_after_the_pause_that_is_decided_then() -
         asked.append(pause_s)
         return 3.0
 
-    assert not made.is_due(10.0, holds=True, until=until)
-    assert not made.is_due(12.9, holds=True, until=until)
-    assert made.is_due(13.0, holds=True, until=until)
+    def is_due(now_s: float, *, holds: bool = True) -> bool:
+        made.schedule(now_s, holds=holds, until=until)
+        return made.is_due(now_s)
+
+    assert not made.is_due(99.0), "nothing is due that has no time"
+    assert not is_due(10.0)
+    assert not is_due(12.9)
+    assert is_due(13.0)
     made.glancing(13.0)
-    assert not made.is_due(13.0, holds=True, until=until)
-    assert made.is_due(16.0, holds=True, until=until)
+    assert not is_due(13.0)
+    assert is_due(16.0)
     made.polling(16.0, at_once=False)
-    assert not made.is_due(16.5, holds=True, until=until)
+    assert not is_due(16.5)
     assert asked == [7.5, 7.5, 7.5]
-    assert not made.is_due(99.0, holds=False, until=until)
+    assert not is_due(99.0, holds=False)
 
 
 def test_where_glances_fail_the_machine_is_polled_as_configured_and_the_reason_is_kept() -> None:
