@@ -28,9 +28,13 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
+# An extension is a folder of extensions/; its tests that need no cluster and no browser run with it and the core alone.
+EXTENSIONS := $(notdir $(patsubst %/,%,$(wildcard extensions/*/)))
 GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd ordinary local attack fault integrations
 TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
+TESTS_slurmdbd := extensions/study/tests/slurmdbd
+TESTS_browser := tests/browser extensions/study/tests/browser
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
@@ -51,7 +55,7 @@ ORDER := \
   test-local:12 test-slurm:5 test-ordinary:4 test-attack:12 test-pbs:9 test-gridengine:4 test-browser:10 test-postgresql:12 test-transfer:8 \
   test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-images:10 test-containers:8 test-benches:12 test-fault:24
 
-.PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
+.PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -67,7 +71,7 @@ quickstart: ## a campaign of real Pythia jobs on this machine, with a report
 	@.venv/bin/tidemill quickstart
 
 # Python and Rust side by side: each waits for the other's processor time only.
-TEST := check-python:12 check-rust:12 test-python:12 test-rust:12
+TEST := check-python:12 check-rust:12 test-core:12 test-rust:12 test-extensions:12
 test: setup ## what fits in ten minutes: checks, unit, property, contract and end-to-end tests, cargo test
 	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(TEST)
 
@@ -88,7 +92,7 @@ check-python: setup
 	.uv/venv/bin/uv lock --check --quiet
 	.venv/bin/python scripts/gen_wire.py --check
 	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py --check; done
-	$(PYTEST) -q -p no:randomly tests/test_tidy.py
+	$(PYTEST) -q -p no:randomly tests/test_tidy.py tests/test_walls.py
 	$(MAKE) --no-print-directory site
 
 check-rust: setup
@@ -96,9 +100,23 @@ check-rust: setup
 	cargo clippy --quiet --locked --workspace --all-targets --target $(HOST) -- -D warnings
 	.venv/bin/python scripts/third_party.py --check
 
-test-python: setup
-	@$(PYTEST) -q -n 2 --dist worksteal $(SEEDED) -m 'not postgresql and not long' tests/unit tests/property tests/fuzz tests/contract \
+environments: setup ## clean environments in target/environments: the core, and the core with each extension
+	@scripts/environments.sh core $(EXTENSIONS)
+
+test-core: PYTEST = target/environments/core/bin/python -m pytest --durations=15 --durations-min=5
+test-core: setup ## the core's tests where no extension is installed
+	@scripts/environments.sh core
+	$(PYTEST) -q -n 2 --dist worksteal $(SEEDED) -m 'not postgresql and not long' tests/unit tests/property tests/fuzz tests/contract \
 	  tests/e2e tests/local/site/test_batch_contract.py
+
+# For example `make test-study`.
+$(EXTENSIONS:%=test-%): PYTEST = target/environments/$(@:test-%=%)/bin/python -m pytest --durations=15 --durations-min=5
+$(EXTENSIONS:%=test-%): test-%: setup
+	@scripts/environments.sh $*
+	$(PYTEST) -q $(TWO) $(SEEDED) tests/fuzz $(wildcard extensions/$*/tests/test_*.py) \
+	  $(wildcard $(addprefix extensions/$*/tests/,unit property contract local))
+
+test-extensions: $(EXTENSIONS:%=test-%) ## the tests of each extension, where only the core and it are installed
 
 test-integrations: PYTEST = integrations/.venv/bin/python -m pytest -p no:cacheprovider -c integrations/pytest.ini
 test-integrations: SEEDED =
@@ -139,6 +157,7 @@ gen: setup ## write the generated files: schema, Rust types, licences of crates,
 	.venv/bin/python scripts/third_party.py
 	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
+	for name in $(EXTENSIONS); do .venv/bin/python -m tidemill.cli.reference $$name > extensions/$$name/docs/cli.md; done
 
 cut: setup ## messages through a TCP cut of 60 s: three minutes
 	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py
@@ -154,16 +173,17 @@ site: setup ## docs/ as a site in target/site, built strictly: no dead link, eve
 	}
 	.venv/bin/python scripts/build_site.py .uv/site/bin/zensical
 
-screenshots: setup ## the pictures of docs/web.md, docs/stress.md, docs/reports.md and docs/opportunity.md, made by the browser tests
+screenshots: setup ## the pictures of docs/web.md, docs/stress.md, docs/reports.md and of extensions, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_stress.py -k light
-	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py tests/browser/test_opportunity_page.py -k each_figure
+	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py -k each_figure
+	TIDEMILL_SCREENSHOTS=extensions/study/docs $(PYTEST) -q extensions/study/tests/browser/test_opportunity_page.py -k each_figure
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side
 	@.venv/bin/python bench/slurm_harvest.py --json
 
 # maturin itself, not `uv build`: through PEP 517 the wheel would not get its manylinux tag
-dist: setup ## both distributions in dist/ with their software bills of materials, checked
+dist: setup ## all distributions in dist/ with their software bills of materials, checked
 	@rm -rf dist
 	.venv/bin/python scripts/sbom.py dist
 	cd crates/tidemill-node
@@ -171,7 +191,7 @@ dist: setup ## both distributions in dist/ with their software bills of material
 	../../.venv/bin/maturin build --release --locked --target $(HOST) --sbom-include tidemill-node.cdx.json --out ../../dist
 	rm tidemill-node.cdx.json
 	cd ../..
-	.uv/venv/bin/uv build --quiet --package tidemill --out-dir dist
+	for package in tidemill $(EXTENSIONS:%=tidemill-%); do .uv/venv/bin/uv build --quiet --package $$package --out-dir dist; done
 	.venv/bin/python scripts/check_dist.py dist
 
 bundle: dist ## as root on Debian: one file that installs Tidemill without a network, for x86_64 and aarch64
@@ -179,10 +199,10 @@ bundle: dist ## as root on Debian: one file that installs Tidemill without a net
 	.venv/bin/python scripts/bundle.py dist dist
 
 container: dist ## as root: build the server's container without a registry of images, run it, ask for its health
-	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[amqp,calendars,certs,postgresql,tokens]"
+	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[all,amqp,calendars,certs,postgresql,tokens]"
 	cp dist/*.whl target/wheels/
 	scripts/container.sh target/wheels
 
 clean: ## remove what was built; keeps .venv and .uv
 	@rm -rf target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests bench scripts -name __pycache__ -prune -exec rm -rf {} +
+	find src extensions tests bench scripts -name __pycache__ -prune -exec rm -rf {} +

@@ -28,8 +28,8 @@ HEAD = "JobID|JobIDRaw|User|Account|Partition|Submit|Eligible|Start|End|ElapsedR
 READ = """
 import json, resource, sys, time
 from pathlib import Path
-from tidemill.accounting.idle import idle_of
-from tidemill.accounting.log import history_of
+from tidemill_study.accounting.idle import idle_of
+from tidemill_study.accounting.log import history_of
 began = time.monotonic()
 history = history_of(Path(sys.argv[1]))
 read_s = time.monotonic() - began

@@ -12,7 +12,7 @@ import random
 import statistics
 from dataclasses import dataclass, field, replace
 
-from tidemill.harvest.simulation.outcome import delay
+from tidemill.harvest.account.waits import delay
 
 NODES = 16
 RUN_S = (20.0, 180.0)

@@ -23,8 +23,8 @@ if __name__ == "__main__":
 
 from bench.workload_shapes import DAY_S, HOUR_S, SHAPES, Kind, Shape
 
-from tidemill.harvest.simulation.simulator import SimulatedMachine, World
-from tidemill.harvest.simulation.swf import Job
+from tidemill_study.simulation.simulator import SimulatedMachine, World
+from tidemill_study.simulation.swf import Job
 
 MONDAY_S = 1704067200
 """When a log begins: 2024-01-01 00:00 UTC, a Monday."""

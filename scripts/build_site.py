@@ -1,5 +1,5 @@
-"""Build docs/ as a site in target/site, strictly: no link or anchor is dead, every page is in the navigation, and
-nothing is loaded from another host. `make site` installs the generator first."""
+"""Build docs/ and the pages of extensions as a site in target/site, strictly: no link or anchor is dead, every page is
+in the navigation, and nothing is loaded from another host. `make site` installs the generator first."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 STAGE = ROOT / "target" / "site-source"
 SITE = ROOT / "target" / "site"
+EXTENSIONS = ROOT / "extensions"
 NO_DECISIONS = '{ "Decisions" = [] }'  # in the navigation: where their pages are listed
 LINK = re.compile(r"(\]\()([^)\s#]*)(#[^)\s]*)?(\))")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
@@ -26,9 +27,11 @@ IDENTITY = re.compile(r"rel=[\"']?(?:canonical|edit|me)\b")  # names an address,
 
 
 def staged(path: Path) -> Path:
-    """A file's place in the staged tree: pages of docs/ at the top, other files below `repository`."""
+    """A file's place in the staged tree: pages of docs/ at the top, other files below `extensions` or `repository`."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS)
+    if path.is_relative_to(EXTENSIONS):
+        return path.relative_to(ROOT)
     return Path("repository") / path.relative_to(ROOT)
 
 
@@ -59,6 +62,8 @@ def stage() -> list[Path]:
     shutil.rmtree(STAGE, ignore_errors=True)
     wanted = [
         *sorted(DOCS.rglob("*.md")),
+        *sorted(EXTENSIONS.glob("*/README.md")),
+        *sorted(EXTENSIONS.glob("*/docs/*.md")),
         ROOT / "GLOSSARY.md",
         ROOT / "ARCHITECTURE.md",
         ROOT / "CHANGELOG.md",

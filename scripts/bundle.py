@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 UV_PYTHON = ROOT / ".uv/venv/bin/python"  #: of `make setup`; it has pip and uv
 SCRIPT = ROOT / "scripts/offline_install.sh"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-EXTRAS = ("amqp", "calendars", "certs", "tokens")
-"""Extras that a site or server may need: a message broker, calendars of downtimes, certificates, tokens."""
+EXTRAS = ("all", "amqp", "calendars", "certs", "tokens")
+"""Extras that a site or server may need: extensions, a broker, calendars of downtimes, certificates, tokens."""
 PLATFORMS = {
     "x86_64": ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64"),
     "aarch64": ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64"),
@@ -86,7 +86,7 @@ def write_bundle(
 def main() -> int:
     """Download, pack, and print the path of the result."""
     own, out = Path(sys.argv[1]), Path(sys.argv[2])
-    mine = sorted(own.glob("tidemill-*.whl")) + sorted(own.glob("tidemill_node-*.whl"))
+    mine = sorted(own.glob("tidemill-*.whl")) + sorted(own.glob("tidemill_*.whl"))
     (pure,) = own.glob("tidemill-*-py3-none-any.whl")
     version = pure.name.split("-")[1]
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""Check the wheels in a folder: the binary's tag is manylinux and its program static; the other is pure Python.
+"""Check the wheels in a folder: the binary's tag is manylinux and its program static; the others are pure Python.
 
 Both hold the licences of all that is in them, and each has its software bill of materials beside it.
 """
@@ -15,10 +15,13 @@ from static_binary import dynamic_parts
 
 LICENSES = ("LICENSE", "NOTICE")
 BILLS = ("tidemill.cdx.json", "tidemill-node.cdx.json")
+EXTENSIONS = sorted(
+    path.parent.name for path in Path(__file__).parents[1].glob("extensions/*/pyproject.toml")
+)
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the two wheels in `folder`, one text each."""
+    """What is wrong with the wheels in `folder`, one text each."""
     wheels = sorted(folder.glob("*.whl"))
     node = [wheel for wheel in wheels if wheel.name.startswith("tidemill_node-")]
     pure = [wheel for wheel in wheels if wheel.name.startswith("tidemill-")]
@@ -36,6 +39,8 @@ def faults(folder: Path) -> list[str]:
         ]
     if not programs:
         found.append(f"{node[0].name}: holds no program `tidemill-node`")
+    for name in EXTENSIONS:
+        found += extension_faults(folder, name)
     if not pure[0].name.endswith("-py3-none-any.whl"):
         found.append(f"{pure[0].name}: is not pure Python")
     with zipfile.ZipFile(pure[0]) as archive:
@@ -43,6 +48,22 @@ def faults(folder: Path) -> list[str]:
             found.append(f"{pure[0].name}: tidemill/py.typed is missing, so type checkers ignore its types")
     found += missing(pure[0], LICENSES) + missing(node[0], (*LICENSES, "THIRD-PARTY.txt", BILLS[1]))
     return found + [fault for name in BILLS for fault in bill_faults(folder / name)]
+
+
+def extension_faults(folder: Path, name: str) -> list[str]:
+    """What is wrong with the wheel of an extension."""
+    wheels = sorted(folder.glob(f"tidemill_{name}-*-py3-none-any.whl"))
+    if len(wheels) != 1:
+        return [
+            f"{folder}: one wheel of the extension {name} is expected, found {[each.name for each in wheels]}"
+        ]
+    with zipfile.ZipFile(wheels[0]) as archive:
+        names = archive.namelist()
+    wanted = (f"tidemill_{name}/py.typed", "entry_points.txt")
+    lacks = [
+        f"{wheels[0].name}: {each} is missing" for each in wanted if not any(n.endswith(each) for n in names)
+    ]
+    return lacks + missing(wheels[0], LICENSES)
 
 
 def missing(wheel: Path, wanted: Sequence[str]) -> list[str]:

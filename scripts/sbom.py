@@ -36,7 +36,8 @@ def python_components() -> list[Component]:
     wanted = needed | _closure(packages, extras)
     return [
         _python(each, scope="required" if name in needed else "optional")
-        for name in sorted(wanted - {"tidemill", PROGRAM})
+        for name in sorted(wanted)
+        if name != "tidemill" and not name.startswith("tidemill-")
         for each in packages[name]
     ]
 

@@ -156,16 +156,21 @@ is_static() { # no ELF interpreter
 
 sync_environment() { # $1 other than `all`: without what only tests need, unless that is there already
   local crates lock environment synced reinstall=() what=(--all-extras --group dev) mark=
-  crates=$(digest crates .cargo Cargo.toml src/tidemill/payload) lock=$(digest Cargo.lock) environment=$(digest pyproject.toml uv.lock)
+  crates=$(digest crates .cargo Cargo.toml src/tidemill/payload) lock=$(digest Cargo.lock) environment=$(digest pyproject.toml uv.lock extensions/*/pyproject.toml)
   synced=$(cat .uv/synced 2>/dev/null || true)
   if [ "$1" != all ] && [[ $synced != *[0-9a-f] ]]; then
-    what=(--no-dev --extra examples) mark=-run
+    what=(--no-dev --extra examples --extra all) mark=-run
   fi
   if [ "$synced" = "$crates $lock $environment$mark" ] && [ -x .venv/bin/tidemill ] && is_static .venv/bin/tidemill-node; then
     return 0
   fi
-  # uv keeps the wheels that it has built, and does not see that a crate next to the built one has changed
-  [ "${synced% *}" = "$crates $lock" ] || reinstall=(--reinstall-package tidemill-node --refresh-package tidemill-node)
+  # uv keeps the wheels that it has built, and does not see that a crate next to the built one has changed; nor does it
+  # see that none has: it would build for minutes what is there
+  if [ "${synced% *}" != "$crates $lock" ]; then
+    reinstall=(--reinstall-package tidemill-node --refresh-package tidemill-node)
+  elif is_static .venv/bin/tidemill-node; then
+    reinstall=(--inexact --no-install-package tidemill-node)
+  fi
   say 'installing into .venv (the first time takes a few minutes)'
   # --target: with crt-static, procedural macros can be built only where the target is named
   MATURIN_PEP517_ARGS="--target $HOST" UV_HTTP_TIMEOUT=60 UV_HTTP_RETRIES=5 UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never \

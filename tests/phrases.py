@@ -73,7 +73,7 @@ WHOLE = (
     "CHANGELOG.md",
     "Makefile",
 )
-FOLDERS = ("docs", "src", "crates", "scripts", "deploy", "integrations", "bench")
+FOLDERS = ("docs", "src", "crates", "scripts", "deploy", "integrations", "bench", "extensions")
 SKIPPED = {".venv", "target", "__pycache__", "node_modules", "corpus", "site-packages"}
 
 

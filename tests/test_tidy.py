@@ -123,7 +123,34 @@ def text_of(path: Path) -> str:
 
 
 def python_files() -> list[Path]:
-    return files(".py", "src", "tests", "bench", "scripts")
+    return files(".py", "src", "extensions", "tests", "bench", "scripts")
+
+
+def product_files(suffix: str = ".py") -> list[Path]:
+    """Files of the core and of extensions that users install."""
+    found = [
+        path
+        for path in files(suffix, "extensions")
+        if path.relative_to(ROOT / "extensions").parts[1] == "src"
+    ]
+    return [*files(suffix, "src"), *found]
+
+
+def files_of_tests(suffix: str) -> list[Path]:
+    """Files below `tests`, the core's and those of extensions."""
+    found = [
+        path
+        for path in files(suffix, "extensions")
+        if path.relative_to(ROOT / "extensions").parts[1] == "tests"
+    ]
+    return [*files(suffix, "tests"), *found]
+
+
+def place_of(path: Path) -> str:
+    """Where a source file is, relative to src/tidemill; one of an extension begins with `tidemill_NAME/`."""
+    if path.is_relative_to(SOURCE):
+        return path.relative_to(SOURCE).as_posix()
+    return Path(*path.relative_to(ROOT / "extensions").parts[2:]).as_posix()
 
 
 def rust_files() -> list[Path]:
@@ -207,7 +234,7 @@ def test_files_have_at_most_800_lines() -> None:
 
 
 def test_folders_have_at_most_20_source_files() -> None:
-    sources = [*files(".py", "src", "tests"), *files(".rs", "crates")]
+    sources = [*product_files(), *files_of_tests(".py"), *files(".rs", "crates")]
     offenders = [
         f"{at(folder)}: {number} files"
         for folder, number in sorted(Counter(path.parent for path in sources).items())
@@ -218,7 +245,7 @@ def test_folders_have_at_most_20_source_files() -> None:
 
 def test_a_public_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = {}
-    for path in files(".py", "src"):
+    for path in product_files():
         for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(at(path, node.lineno))
@@ -246,7 +273,7 @@ def test_functions_have_at_most_70_lines() -> None:
 
 def test_functions_have_at_most_5_parameters() -> None:
     offenders = []
-    for path in files(".py", "src"):
+    for path in product_files():
         for node in nodes(path):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
@@ -276,7 +303,7 @@ def test_every_todo_carries_the_number_of_an_issue() -> None:
             *python_files(),
             *files(".rs", "crates"),
             *files(".sh", "scripts"),
-            *files(".sql", "src"),
+            *product_files(".sql"),
         ]
         for number, line in enumerate(text_of(path).splitlines(), start=1)
         if marker.search(line)
@@ -314,7 +341,7 @@ def replaces_ours(call: ast.Call, ours: set[str]) -> bool:
 
 def test_tests_replace_no_code_of_ours() -> None:
     offenders = []
-    for path in files(".py", "tests"):
+    for path in files_of_tests(".py"):
         ours = ours_in(path)
         for node in nodes(path):
             if isinstance(node, ast.Import) and any(
@@ -349,7 +376,7 @@ def durations_in(function: ast.AST) -> set[str]:
 
 def test_no_test_asserts_how_long_something_took() -> None:
     offenders = []
-    for path in files(".py", "tests"):
+    for path in files_of_tests(".py"):
         names_a_clock = any(clock.rpartition(".")[2] in text_of(path) for clock in CLOCKS)
         for function in nodes(path) if names_a_clock else ():
             if not isinstance(function, ast.FunctionDef) or at(path) in DURATIONS_ALLOWED:
@@ -420,8 +447,8 @@ def test_nothing_names_the_host_of_a_registry() -> None:
 
 def test_walls_are_not_climbed() -> None:
     offenders = []
-    for path in files(".py", "src"):
-        place = path.relative_to(SOURCE).as_posix()
+    for path in product_files():
+        place = place_of(path)
         for node in nodes(path):
             for used in uses(node):
                 allowed = WALLS.get(used)
@@ -519,7 +546,7 @@ def test_dependencies_are_few() -> None:
 
 def test_no_exception_is_caught_blindly() -> None:
     offenders = []
-    for path in files(".py", "src"):
+    for path in product_files():
         for node in nodes(path):
             if isinstance(node, ast.ExceptHandler) and node.type is None:
                 offenders.append(f"{at(path, node.lineno)}: bare except")
@@ -534,7 +561,7 @@ def test_no_exception_is_caught_blindly() -> None:
 
 def test_every_public_function_says_what_it_gives() -> None:
     offenders = []
-    for path in [*files(".py", "src"), *files(".py", "scripts")]:
+    for path in [*product_files(), *files(".py", "scripts")]:
         tree = tree_of(path)
         if not ast.get_docstring(tree) and tree.body:
             offenders.append(f"{at(path)}: module")
@@ -556,10 +583,10 @@ def test_every_public_function_says_what_it_gives() -> None:
 
 
 def test_every_named_query_is_used() -> None:
-    words = {word for path in files(".py", "src") for word in re.findall(r"\w+", text_of(path))}
+    words = {word for path in product_files() for word in re.findall(r"\w+", text_of(path))}
     offenders = [
         f"{at(path, number)}: `{match.group(1)}`"
-        for path in files(".sql", "src")
+        for path in product_files(".sql")
         for number, line in enumerate(text_of(path).splitlines(), start=1)
         if (match := re.match(r"--\s*(?:name|query):\s*(\w+)", line)) and match.group(1) not in words
     ]
@@ -592,7 +619,7 @@ def command_verbs() -> list[str]:
 
 
 def documentation() -> str:
-    return "\n".join(text_of(path) for path in [*files(".md", "docs"), *ROOT.glob("*.md")])
+    return "\n".join(text_of(path) for path in [*files(".md", "docs", "extensions"), *ROOT.glob("*.md")])
 
 
 def test_every_configuration_key_is_documented() -> None:
@@ -618,7 +645,7 @@ def test_no_document_opens_the_socket_to_a_shared_machine() -> None:
     )
     offenders = [
         f"{at(path, number)}: {line.strip()[:100]}"
-        for path in [*ROOT.glob("*.md"), *files(".md", "docs", "deploy"), *files(".py", "src")]
+        for path in [*ROOT.glob("*.md"), *files(".md", "docs", "extensions", "deploy"), *product_files()]
         for number, line in enumerate(text_of(path).splitlines(), start=1)
         if bridge.search(line) or ("ssh -L" in line and ".sock" in line)
     ]
@@ -646,7 +673,7 @@ def test_texts_avoid_the_phrases_of_the_list() -> None:
 
 def test_links_between_documents_lead_somewhere() -> None:
     offenders = []
-    for path in [*ROOT.glob("*.md"), *files(".md", "docs")]:
+    for path in [*ROOT.glob("*.md"), *files(".md", "docs", "extensions")]:
         text = re.sub(r"```.*?```", "", text_of(path), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
             if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
@@ -657,8 +684,8 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_every_page_names_its_purpose_in_its_first_sentence() -> None:
     purpose = re.compile(r"This (?:page|tutorial|how-to|reference) \w+")
     offenders = []
-    for path in files(".md", "docs"):
-        if path.parent.name == "decisions":
+    for path in files(".md", "docs", "extensions"):
+        if path.parent.name == "decisions" or path.name == "README.md":
             continue
         text = re.sub(r"<!--.*?-->", "", text_of(path), flags=re.DOTALL)
         first = next((line for line in text.splitlines()[1:] if line.strip()), "")

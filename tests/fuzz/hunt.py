@@ -33,7 +33,6 @@ from tests.fuzz.mutation import mutate
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-CORPUS = HERE / "corpus"
 CPU_S_MAX = 5.0  #: of one input: all are below 200 kB, and every parser should take milliseconds
 MEMORY_BYTES_MAX = 768 << 20  #: beyond what the process had when it began
 KEPT_MAX = 400  #: inputs that led to something new
@@ -71,7 +70,7 @@ class Report(NamedTuple):
 
 def seeds_of(parser: Any) -> dict[str, bytes]:
     """The corpus of a parser, and fixtures that it shares with other tests, by name."""
-    found = {path.name: path.read_bytes() for path in sorted((CORPUS / parser.name).glob("*"))}
+    found = {path.name: path.read_bytes() for path in sorted((parser.corpus / parser.name).glob("*"))}
     for pattern in parser.fixtures:
         paths = sorted((ROOT / "tests" / "fixtures").glob(pattern))
         assert paths, f"no fixture `{pattern}`"
@@ -99,7 +98,7 @@ class Trial:
             return (type(error).__name__, *places), None, ""
         except (Exception, TooSlow) as error:  # noqa: BLE001 -- whatever it is: that is the question
             frames = traceback.extract_tb(error.__traceback__)
-            ours = [each for each in frames if "/src/tidemill/" in each.filename] or frames
+            ours = [each for each in frames if "/src/tidemill" in each.filename] or frames
             where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno} {ours[-1].name}"
             return (type(error).__name__, where), f"{type(error).__name__}: {str(error)[:200]}", where
         finally:
@@ -211,7 +210,9 @@ def _alone(name: str, seed: int, effort: Effort, folder: Path) -> None:
 
 def keep(name: str, crash: Crash) -> Path:
     """Put the input of a crash into the corpus."""
-    path = CORPUS / name / f"crash-{hashlib.sha256(crash.content).hexdigest()[:10]}"
+    from tests.fuzz.parsers import PARSERS
+
+    path = PARSERS[name].corpus / name / f"crash-{hashlib.sha256(crash.content).hexdigest()[:10]}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(crash.content)
     return path

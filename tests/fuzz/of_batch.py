@@ -1,17 +1,13 @@
-"""What batch systems, logs of machines and the kernel tell."""
+"""What batch systems and the kernel tell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.parser import Parser, file_of
+from tests.fuzz.parser import Parser
 
-from tidemill.accounting import node_time
-from tidemill.accounting.idle import idle_of
-from tidemill.accounting.log import LogKind, history_of
 from tidemill.batch import processes
 from tidemill.batch.gridengine import command as gridengine
 from tidemill.batch.gridengine import replies as sge
@@ -25,11 +21,10 @@ from tidemill.batch.pbs import reservations as pbs_reservations
 from tidemill.batch.pbs import survey as pbs_survey
 from tidemill.batch.pbs.comments import OwnLimits
 from tidemill.batch.pbs.requests import Hosts
-from tidemill.batch.slurm import document, own, text
+from tidemill.batch.slurm import document, node_time, own, text
 from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
 from tidemill.batch.slurm.times import parse_span, parse_time
-from tidemill.errors import ConfigError, ProtocolError, SiteError
-from tidemill.harvest.simulation import availability, swf
+from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.file_systems import file_system
 from tidemill.transfer.program import parse_io
 
@@ -155,31 +150,6 @@ def _reservations_pbs(content: bytes) -> object:
     return read, pbs_reservations.queues(records, vnodes=vnodes)
 
 
-def _from_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
-    return lambda content: read(file_of(content))
-
-
-def _swf(path: Path) -> object:
-    return swf.read(path).jobs
-
-
-def _past(kind: LogKind) -> Callable[[Path], object]:
-    """An accounting log as the past of a machine, swept."""
-
-    def read(path: Path) -> object:
-        history = history_of(path, kind=kind)
-        machine = history.machine(None)
-        if history.span[1] - history.span[0] < 400 * 86_400:  # by the hour, that is as long as anybody looks
-            idle_of(history.timeline, nodes=machine.nodes, span=history.span, outages=machine.outages)
-        return list(history.remarks.sentences())
-
-    return read
-
-
-def _availability(path: Path) -> object:
-    return availability.read(path).jobs
-
-
 def _mountinfo(content: bytes) -> object:
     return file_system(Path("/tmp/a"), content.decode("utf-8", "surrogateescape"))
 
@@ -224,12 +194,7 @@ PARSERS = [
     Parser("pbs-machine", _machine_pbs, (), ("pbs/nodes.json", "pbs/queues.json")),
     Parser("pbs-reservations", _reservations_pbs, (), ("pbs/rstat.txt",)),
     Parser("pbs-submit", pbs_command.read_id, (SiteError,)),
-    Parser("accounting-sacct", _from_file(_past(LogKind.SACCT)), (ConfigError,), ("slurm/sacct-22.05.txt",)),
     Parser("accounting-nodes", _node_time, _P),
-    Parser("accounting-pbs", _from_file(_past(LogKind.PBS)), (ConfigError,)),
-    Parser("accounting-swf", _from_file(_past(LogKind.SWF)), (ConfigError,)),
-    Parser("trace-swf", _from_file(_swf), (ConfigError,)),
-    Parser("trace-availability", _from_file(_availability), (ConfigError,)),
     Parser("mountinfo", _mountinfo),
     Parser("proc-stat", _process),
     Parser("proc-io", _bytes_read),

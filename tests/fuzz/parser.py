@@ -8,15 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+CORPUS = Path(__file__).parent / "corpus"
+
 
 class Parser(NamedTuple):
     """A parser of what comes from outside. `errors`: what its documentation says it raises; anything else is a defect.
-    `fixtures`: files of other tests that are honest inputs of it, besides its corpus."""
+    `fixtures`: files of other tests that are honest inputs of it, besides its folder in `corpus`."""
 
     name: str
     run: Callable[[bytes], object]
     errors: tuple[type[Exception], ...] = ()
     fixtures: tuple[str, ...] = ()
+    corpus: Path = CORPUS
 
 
 @cache

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidemill import __version__
+from tidemill import __version__, extensions
 from tidemill.cli.suggestions import suggested
 from tidemill.cli.terminal import (
     StdoutError,
@@ -145,9 +145,10 @@ def wants_json(words: Sequence[str]) -> bool:
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         show_lines(overview())
+        _say_faults()
         return EXIT_DONE if words else EXIT_USAGE
     if words[0] in ("--version", "-V"):
-        _show_version(as_json="--json" in words)
+        _show_version(as_json="--json" in words, is_verbose="--verbose" in words)
         return EXIT_DONE
     if words[0] == "--json" and words[1:] == ["--version"]:
         _show_version(as_json=True)
@@ -172,6 +173,9 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
     pair = " ".join(words[:2])
     if pair in VERBS:
         return pair, list(words[2:])
+    missing = extensions.missing(extensions.VERBS, pair)
+    if missing is not None:
+        raise missing
     if words[0] in VERBS:
         return words[0], list(words[1:])
     family = family_of(words[0])
@@ -183,7 +187,17 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
         raise ConfigError(
             f"`{words[0]}` comes before the verb", hint="options follow the verb: `tidemill jobs --json`"
         )
+    missing = extensions.missing(extensions.VERBS, words[0])
+    if missing is not None:
+        raise missing
+    _say_faults()
     raise ConfigError(f"`tidemill` has no verb `{words[0]}`", hint=suggested(words[0], VERBS))
+
+
+def _say_faults() -> None:
+    """A line for each installed extension that is left out, or whose verb is."""
+    for name, text in extensions.faults().items():
+        say(f"warning: extension `{name}`: {text}")
 
 
 def _in_family(pair: str, family: Sequence[str]) -> str:
@@ -202,6 +216,9 @@ def overview() -> str:
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         lines += [f"  {verb:<20} {about}" for verb, (_, about) in verbs.items()]
+    absent = [name for name in extensions.KNOWN if name not in extensions.installed()]
+    if absent:
+        lines += ["", f"Not installed: {', '.join(absent)}. `pip install 'tidemill[all]'` adds them."]
     lines += [
         "",
         "Begin with `tidemill run -- hostname`: it starts what is needed, and prints what the command prints.",
@@ -229,13 +246,25 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _show_version(*, as_json: bool) -> None:
+def _show_version(*, as_json: bool, is_verbose: bool = False) -> None:
+    """The version; with `is_verbose` those of extensions, too."""
+    found, faults = extensions.installed(), extensions.faults()
     if not as_json:
         show(f"tidemill {__version__}")
+        if is_verbose:
+            for name, each in found.items():
+                show(f"{name} {each.version}" + (f" (not used: {faults[name]})" if name in faults else ""))
         return
     import platform
 
-    show_json({"version": __version__, "python": platform.python_version(), "machine": platform.machine()})
+    show_json(
+        {
+            "version": __version__,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "extensions": {name: each.version for name, each in found.items()},
+        }
+    )
 
 
 def _tell(error: TidemillError, *, as_json: bool) -> None:

@@ -1,12 +1,15 @@
-"""docs/cli.md from the parsers: `python -m tidemill.cli.reference > docs/cli.md`. A test compares the two."""
+"""docs/cli.md from the parsers: `python -m tidemill.cli.reference > docs/cli.md`, and with the name of an extension
+its own page, extensions/NAME/docs/cli.md. Tests compare them."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
+from tidemill import extensions
 from tidemill.cli.arguments import Command, Parser, add_common, help_of
 from tidemill.cli.terminal import show_lines
-from tidemill.cli.verbs import GROUPS, load, parser_of
+from tidemill.cli.verbs import groups_of, load, parser_of
 
 HEAD = """# The command line
 
@@ -137,14 +140,41 @@ def reference() -> str:
         "Verbs that start or check something on this machine have neither `--server` nor `--secret-file`, or an option "
         "of that name of their own.\n"
     )
-    for group, verbs in GROUPS.items():
+    for group, verbs in groups_of("").items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
+        for verb, (_, about) in verbs.items():
+            parts.append(_verb(verb, about, load(verb)))
+    parts.append("## Verbs of extensions\n\n" + _of_extensions())
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _of_extensions() -> str:
+    """Where the verbs of each extension of this repository are described."""
+    rows = [
+        f"| [`{name}`](../extensions/{name}/docs/cli.md) | {', '.join(f'`tidemill {verb}`' for verb in brings.verbs)} |"
+        for name, brings in extensions.KNOWN.items()
+        if brings.verbs
+    ]
+    about = "`pip install 'tidemill[NAME]'` adds an extension, `pip install 'tidemill[all]'` all of them."
+    return "\n".join([f"{about}\n", "| extension | verbs |", "|---|---|", *rows])
+
+
+def extension_page(name: str) -> str:
+    """The page on the verbs of one extension."""
+    parts = [
+        f"# Commands of the extension `{name}`\n",
+        f"<!-- Made from the parsers: python -m tidemill.cli.reference {name} > extensions/{name}/docs/cli.md -->\n",
+        f"This reference lists the commands of the extension `{name}`, and their options. Those of every command, and",
+        "the exit codes, are on [the page of the core's commands](../../../docs/cli.md).\n",
+    ]
+    for verbs in groups_of(name).values():
         for verb, (_, about) in verbs.items():
             parts.append(_verb(verb, about, load(verb)))
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _verb(verb: str, about: str, command: Command) -> str:
+    """The section of a verb."""
     parser = parser_of(verb, command)
     positional = " ".join(_usage(action) for action in parser._get_positional_actions())
     usage = f"tidemill {verb} [OPTIONS] {positional}".rstrip()
@@ -194,4 +224,5 @@ def _usage(action: argparse.Action) -> str:
 
 
 if __name__ == "__main__":
-    show_lines(reference().removesuffix("\n"))
+    page = extension_page(sys.argv[1]) if sys.argv[1:] else reference()
+    show_lines(page.removesuffix("\n"))

@@ -1,12 +1,19 @@
-"""The verbs of the command line: the group, the file and the parser of each. Imports a file when its verb is used."""
+"""The verbs of the command line: the group, the file and the parser of each. Imports a file when its verb is used.
+
+Those of extensions are added to the groups; a name that the core has stays the core's.
+"""
 
 from __future__ import annotations
 
 import importlib
 
+from tidemill import extensions
 from tidemill.cli.arguments import Command, Parser, add_common
 
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+Groups = dict[str, dict[str, tuple[str, str]]]
+"""By group and verb: the module (the core's relative to `tidemill.cli`), and what `tidemill --help` says of it."""
+
+CORE: Groups = {
     "start here": {
         "quickstart": ("start.quickstart", "a real campaign on this machine: server, site, jobs, report"),
         "run": ("start.run", "run one command many times; starts what is needed"),
@@ -131,20 +138,31 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "how long other users' jobs waited because of Tidemill, with the evidence",
         ),
         "windows": ("site.windows", "idle nodes, and how long no other job needs them"),
-        "report opportunity": (
-            "site.opportunity",
-            "from a machine's accounting: what a guest could harvest, what it is worth, and who would wait",
-        ),
-        "report accounting": (
-            "jobs.accounting",
-            "reconcile a month of allocations with the batch system's accounting",
-        ),
-        "simulate": (
-            "site.simulate",
-            "replay a machine's log: what would be harvested, and who would wait for it",
-        ),
     },
 }
+
+
+def _joined() -> tuple[Groups, dict[str, str]]:
+    """The groups with the verbs of extensions, and which extension has each of those."""
+    groups = {group: dict(verbs) for group, verbs in CORE.items()}
+    taken = {verb for verbs in CORE.values() for verb in verbs}
+    owners: dict[str, str] = {}
+    for name, table in extensions.tables(extensions.VERBS):
+        for group, verbs in table.items():
+            for verb, each in verbs.items():
+                first = verb.partition(" ")[0]
+                is_known = verb in extensions.KNOWN.get(name, extensions.Brings()).verbs
+                if verb in taken or (first != verb and first in taken and not is_known):
+                    whose = f"the extension `{owners[verb]}`" if verb in owners else "Tidemill's own"
+                    extensions.warn(name, f"its verb `{verb}` is left out: that name is {whose}")
+                    continue
+                groups.setdefault(group, {})[verb] = each
+                owners[verb] = name
+                taken.add(verb)
+    return groups, owners
+
+
+GROUPS, OWNERS = _joined()
 VERBS: dict[str, tuple[str, str]] = {verb: each for group in GROUPS.values() for verb, each in group.items()}
 
 
@@ -154,9 +172,25 @@ def family_of(word: str) -> list[str]:
 
 
 def load(verb: str) -> Command:
-    """The command of a verb; imports its file."""
-    commands: dict[str, Command] = importlib.import_module(f"tidemill.cli.{VERBS[verb][0]}").COMMANDS
+    """The command of a verb; imports its file. Raises ConfigError for one of an extension that cannot be imported."""
+    module = VERBS[verb][0]
+    owner = OWNERS.get(verb)
+    found = (
+        extensions.import_module(owner, module)
+        if owner
+        else importlib.import_module(f"tidemill.cli.{module}")
+    )
+    commands: dict[str, Command] = found.COMMANDS
     return commands[verb]
+
+
+def groups_of(extension: str) -> Groups:
+    """The verbs of one extension, by group; those of the core for the empty name."""
+    found = {
+        group: {verb: each for verb, each in verbs.items() if OWNERS.get(verb, "") == extension}
+        for group, verbs in GROUPS.items()
+    }
+    return {group: verbs for group, verbs in found.items() if verbs}
 
 
 def parser_of(verb: str, command: Command) -> Parser:

@@ -11,8 +11,8 @@ import msgspec
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import PLANS_MAX, Totals, add, kind_of, part_of, wait_of
-from tidemill.harvest.simulation.outcome import change, delay
-from tidemill.harvest.simulation.promise import PromiseState, class_verdict
+from tidemill.harvest.account.promise import PromiseState, class_verdict
+from tidemill.harvest.account.waits import change, delay
 from tidemill.model.figures.job_classes import LENGTHS, SIZES, UNKNOWN
 
 DAY_S = 86400.0
@@ -58,7 +58,7 @@ class ClassHarm(msgspec.Struct, frozen=True, kw_only=True):
 
     Means of what they waited (`wait_s`) and of Tidemill's part of it (`share_s`), which is `share_of_wait` of all that
     they waited; `..low` and `..high` are 95 % bounds over the jobs, None with a single one. `uncertainty_s`: mean of
-    what single estimates may be wrong by. `verdict`: against the promise (`harvest.simulation.promise`), as if the
+    what single estimates may be wrong by. `verdict`: against the promise (`harvest.account.promise`), as if the
     estimate were the truth.
     """
 

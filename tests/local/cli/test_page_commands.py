@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 from tests.worlds.home.page_commands import commands
-from tests.worlds.home.pages import DOCS, TITLE
+from tests.worlds.home.pages import DOCS, EXTENSIONS, TITLE
 from tests.worlds.home.pages import FENCE as BLOCK
 from tests.worlds.home.world import namespace_command
 
@@ -163,7 +163,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
 
 
 def pages() -> list[Path]:
-    found = [*DOCS.glob("*.md"), *DOCS.glob("dev/*.md"), *DOCS.glob("decisions/evidence/*.md")]
+    found = [*DOCS.glob("*.md"), *DOCS.glob("dev/*.md"), *DOCS.glob("decisions/evidence/*.md"), *EXTENSIONS]
     return [*sorted(path for path in found if path.stem not in GENERATED), ROOT / "README.md"]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.pages import DOCS, Step, missing, steps
+from tests.worlds.home.pages import DOCS, EXTENSIONS, Step, missing, steps
 from tests.worlds.home.world import namespace_command
 
 from tidemill.harvest.plan.waves import SENTENCES
@@ -99,7 +99,9 @@ def test_the_commands_of_a_page_do_what_it_shows(page: str, place: Path) -> None
 
 def test_every_page_with_commands_to_run_is_run() -> None:
     with_commands = {
-        path.stem for path in DOCS.rglob("*.md") if "\n```sh\n" in path.read_text(encoding="utf-8")
+        path.stem
+        for path in [*DOCS.rglob("*.md"), *EXTENSIONS]
+        if "\n```sh\n" in path.read_text(encoding="utf-8")
     }
     assert with_commands == {*PAGES, *ELSEWHERE}
     root = DOCS.parent
@@ -158,7 +160,7 @@ def apart(text: str) -> list[str]:
 
 def test_headings_lists_and_tables_of_pages_stand_apart() -> None:
     root = DOCS.parent
-    pages = [*DOCS.rglob("*.md"), *root.glob("*.md")]
+    pages = [*DOCS.rglob("*.md"), *EXTENSIONS, *root.glob("*.md")]
     assert {str(page.relative_to(root)): apart(page.read_text(encoding="utf-8")) for page in pages} == {
         str(page.relative_to(root)): [] for page in pages
     }

@@ -11,12 +11,12 @@ import pytest
 from tests.fakes.environment import ALLOWED
 from tests.fakes.slurm.fake import install
 
-from tidemill.accounting.slurmdbd import ask_sacct
 from tidemill.batch.contract import BatchSubmission, BatchSystem
 from tidemill.batch.environment import ONE_LANGUAGE, PASSED, SERVER_VARIABLES, batch_environment, ignored
 from tidemill.batch.polite import Budget
 from tidemill.batch.run import run
 from tidemill.batch.slurm import SlurmBatchSystem
+from tidemill.batch.slurm.node_time import TIMEOUT_S, ask_sacct
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
@@ -98,7 +98,7 @@ def test_a_command_gets_that_and_no_more(monkeypatch: pytest.MonkeyPatch) -> Non
         lambda batch: batch.machine(), submit, cancel,
         lambda batch: submit(batch) and batch.status(["tm-here-e1-1"]),
         lambda batch: submit(batch) and batch.shorten({"tm-here-e1-1": 0.0}),
-        lambda batch: ask_sacct(["sacct", "-a"]),
+        lambda batch: ask_sacct(["sacct", "-a"], TIMEOUT_S),
     ],
     ids=["snapshot", "glance", "facts", "machine", "submit", "cancel", "status", "shorten", "accounting"],
 )  # fmt: skip
@@ -113,7 +113,7 @@ def test_every_act_on_slurm_is_done_whatever_the_shell_exports(
         monkeypatch.setenv(name, value)
     batch = slurm(tmp_path / "site")
     act(batch)
-    assert ask_sacct(["sacct", "-a"]).status == 0
+    assert ask_sacct(["sacct", "-a"], TIMEOUT_S).status == 0
     assert batch.calls.failures == 0
 
 

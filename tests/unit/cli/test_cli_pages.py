@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 
-from tests.worlds.home.pages import DOCS
+from tests.worlds.home.pages import DOCS, EXTENSIONS
 
+from tidemill import extensions
 from tidemill.cli.main import find_verb
-from tidemill.cli.verbs import family_of, load, parser_of
+from tidemill.cli.verbs import VERBS, family_of, load, parser_of
 from tidemill.errors import TidemillError
 
 ROOT = DOCS.parent
-PAGES = [path for path in [*DOCS.rglob("*.md"), ROOT / "README.md"] if path.name != "cli.md"]
+PAGES = [path for path in [*DOCS.rglob("*.md"), *EXTENSIONS, ROOT / "README.md"] if path.name != "cli.md"]
 FENCED = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"``(.+?)``(?!`)|`([^`\n]+)`")
 STARTS = re.compile(r"(?:^|[ (/])(?<!from )(?<!-n )tidemill (?=[a-z])(.+)")
+#: verbs of extensions that are not installed: their options are read where they are
+ABSENT = extensions.names(extensions.VERBS) - VERBS.keys()
 ENDS = {"--", "|", "||", "&&", "&", ";", ">", "<"}  #: of a command of Tidemill within a line of the shell
 
 
@@ -35,6 +38,8 @@ def unknown(command: str) -> str:
     end = next((k for k, word in enumerate(words) if word in ENDS or word.endswith(";")), len(words))
     words = words[:end]
     if len(words) == 1 and family_of(words[0]):
+        return ""
+    if " ".join(words[:2]) in ABSENT or words[0] in ABSENT:
         return ""
     try:
         verb, rest = find_verb(words)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
+from tidemill import extensions
 from tidemill.cli.jobs.changes import CHANGING, option_of
 from tidemill.cli.jobs.named import named
 from tidemill.cli.main import main, wants_json
@@ -21,6 +22,13 @@ from tidemill.cli.start.man import page, roff
 from tidemill.cli.suggestions import MEANINGS, distance, suggested
 from tidemill.cli.verbs import VERBS, family_of, load, parser_of
 from tidemill.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+SOURCES = [
+    path
+    for folder in ("src/tidemill", *(f"extensions/{name}/src" for name in extensions.installed()))
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +70,7 @@ def test_the_distance_counts_swapped_neighbours_once() -> None:
 def test_commands_and_options_that_texts_name_exist() -> None:
     """Hints, help and next steps: each `tidemill VERB --option` in a string of the source."""
     wrong: list[str] = []
-    for path in sorted(Path(tidemill.__file__).parent.rglob("*.py")):
+    for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
                 continue
@@ -70,7 +78,7 @@ def test_commands_and_options_that_texts_name_exist() -> None:
                 words = re.split(r"\s+", text.strip())
                 verb = next((each for each in (" ".join(words[:2]), words[0]) if each in VERBS), None)
                 if verb is None:
-                    if not family_of(words[0]):
+                    if not family_of(words[0]) and words[0] not in extensions.names(extensions.VERBS):
                         wrong.append(f"{path.name}: tidemill {text}")
                     continue
                 known = {o for action in parser_of(verb, load(verb))._actions for o in action.option_strings}
@@ -146,7 +154,9 @@ def test_a_retry_reads_its_options_as_run_does() -> None:
 
 def test_version_and_errors_are_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["version"] == tidemill.__version__
+    said = json.loads(capsys.readouterr().out)
+    assert said["version"] == tidemill.__version__
+    assert said["extensions"].keys() == extensions.installed().keys()
     assert main(["jobs", "--json"]) == 2
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]

@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.cli.main import main
 from tidemill.harvest.account.harm import Totals
+from tidemill.harvest.account.promise import PromiseState
 from tidemill.harvest.account.records import (
     AnyRecord,
     Canceled,
@@ -19,7 +20,6 @@ from tidemill.harvest.account.records import (
     encode,
     file_name,
 )
-from tidemill.harvest.simulation.promise import PromiseState
 from tidemill.report.harm import harm, read_records
 
 DAY_S = 20_000 * 86400.0  #: midnight of 2024-10-04

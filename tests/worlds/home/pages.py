@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DOCS = Path(__file__).parents[3] / "docs"
+EXTENSIONS = sorted(DOCS.parent.glob("extensions/*/docs/*.md"))
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r' title="([^"]+)"')
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.accounting.node_time import NodeTime
 from tidemill.batch.contract import Facts, PartitionFacts
+from tidemill.batch.slurm.node_time import NodeTime
 from tidemill.model.machine import Node, NodeState
 from tidemill.model.quantities import counted_text, percent_text
 from tidemill.site.setup.finding import Finding

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.accounting.node_time import NodeTime, recent
 from tidemill.batch.contract import Facts, PartitionFacts
+from tidemill.batch.slurm.node_time import NodeTime, recent
 from tidemill.errors import TidemillError
 from tidemill.model.machine import NodeState
 from tidemill.site.setup.fit import members

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tidemill.accounting.node_time import NodeTime
 from tidemill.batch.contract import Facts, PartitionFacts
+from tidemill.batch.slurm.node_time import NodeTime
 from tidemill.model.machine import Node, NodeState
 from tidemill.site.setup.finding import Finding
 from tidemill.site.setup.fit import fit_findings, members, nodes_now

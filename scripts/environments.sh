@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Clean environments for tests, in target/environments: `core` has the core, what its tests need and no extension, NAME
+# has the extension NAME besides. Quick when nothing has changed: uv links the files from its cache.
+#   scripts/environments.sh core study
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p target/environments
+exec 9>target/environments/lock
+flock 9
+
+own_extras() { # the extras of the core but those that name an extension
+  .venv/bin/python - <<'END'
+import tomllib
+from pathlib import Path
+extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+print(*(f"--extra {name}" for name in extras if name != "all" and not Path("extensions", name).exists()))
+END
+}
+
+wanted=$(cat pyproject.toml uv.lock extensions/*/pyproject.toml scripts/environments.sh | sha256sum)
+read -ra extras < <(own_extras)
+for name in "$@"; do
+  place=target/environments/$name
+  if [ -x "$place/bin/python" ] && [ "$(cat "$place/wanted" 2>/dev/null)" = "$wanted" ]; then continue; fi
+  [ "$name" = core ] && with=() || with=(--extra "$name")
+  rm -f "$place/wanted"
+  # the binary comes from .venv, where `make setup` has put it
+  UV_PROJECT_ENVIRONMENT=$place UV_PYTHON_DOWNLOADS=never .uv/venv/bin/uv sync --quiet --frozen --link-mode hardlink \
+    --python .venv/bin/python --group dev "${extras[@]}" "${with[@]}" --no-install-package tidemill-node
+  ln -sf "$PWD/.venv/bin/tidemill-node" "$place/bin/tidemill-node"
+  printf '%s' "$wanted" >"$place/wanted"
+done

@@ -1,0 +1,169 @@
+"""Extensions: distributions `tidemill-NAME` beside the core, which add verbs, batch systems and the like.
+
+They join by entry points (docs/extensions.md). Names and targets are read from the metadata files themselves: the
+standard `importlib.metadata` takes longer to import than `tidemill --help` may take, and reads every distribution.
+An extension that cannot be imported, or is of another version, is left out, and `faults` says why: it breaks nothing
+but itself. The core imports no extension by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidemill import __version__
+from tidemill.errors import ConfigError, TidemillError
+
+VERBS = "tidemill.verbs"
+BATCH = "tidemill.batch"
+TRANSFER = "tidemill.transfer"
+
+
+class Brings(NamedTuple):
+    """What an extension of this repository adds, by name: known where it is not installed."""
+
+    verbs: tuple[str, ...] = ()
+    batch: tuple[str, ...] = ()  #: kinds of batch systems, as `cluster.batch` names them
+    transfer: tuple[str, ...] = ()  #: schemes of URLs
+
+
+KNOWN: dict[str, Brings] = {
+    "study": Brings(verbs=("report opportunity", "report accounting", "simulate")),
+}
+_FIELDS = {VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer"}
+
+
+class Extension(NamedTuple):
+    """An installed extension: `entries` has, by group, the targets (`module:attribute`) of its entry points by name."""
+
+    name: str
+    version: str
+    entries: dict[str, dict[str, str]]
+
+
+@cache
+def installed() -> dict[str, Extension]:
+    """The installed extensions by name, sorted; the first on the path of each."""
+    found: dict[str, Extension] = {}
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 -- a Path for each of a thousand names takes longer
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith("tidemill_") and name.endswith(".dist-info"):
+                extension = _read(Path(folder or ".") / name)
+                if extension is not None:
+                    found.setdefault(extension.name, extension)
+    return dict(sorted(found.items()))
+
+
+def _read(folder: Path) -> Extension | None:
+    """The extension whose metadata is in this folder; None for a distribution without such entry points."""
+    try:
+        text = (folder / "entry_points.txt").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    entries: dict[str, dict[str, str]] = {}
+    group = ""
+    for line in text.splitlines():
+        name, separator, target = line.partition("=")
+        if line.startswith("["):
+            group = line.strip("[] ")
+        elif separator and group.startswith("tidemill."):
+            entries.setdefault(group, {})[name.strip()] = target.strip()
+    name, _, version = folder.name.removesuffix(".dist-info").removeprefix("tidemill_").partition("-")
+    return Extension(name.replace("_", "-"), version, entries) if entries else None
+
+
+_FAULTS: dict[str, str] = {}
+
+
+def faults() -> dict[str, str]:
+    """What is wrong with installed extensions, by name: all versions, and what has failed in this process."""
+    wrong = {each.name: _mismatch(each) for each in installed().values()}
+    return {name: text for name, text in wrong.items() if text} | _FAULTS
+
+
+def warn(name: str, text: str) -> None:
+    """Note what is wrong with an extension, for `faults`."""
+    _FAULTS[name] = text
+
+
+def tables(group: str) -> Iterator[tuple[str, Any]]:
+    """The objects that extensions have under this group, with the extension's name; those at fault are left out."""
+    for extension in installed().values():
+        for target in extension.entries.get(group, {}).values():
+            try:
+                yield extension.name, _imported(extension, target)
+            except ConfigError as error:
+                warn(extension.name, error.message)
+
+
+def find(group: str, name: str) -> Any:
+    """The object that an extension has under this name; None if none has.
+
+    Raises ConfigError where the extension that has it is not installed, or at fault.
+    """
+    for extension in installed().values():
+        target = extension.entries.get(group, {}).get(name)
+        if target is not None:
+            return _imported(extension, target)
+    error = missing(group, name)
+    if error is not None:
+        raise error
+    return None
+
+
+def names(group: str) -> set[str]:
+    """The names that this group has in installed extensions, and in those that could be installed."""
+    found = {name for each in installed().values() for name in each.entries.get(group, {})}
+    return found | {name for each in KNOWN.values() for name in getattr(each, _FIELDS[group])}
+
+
+def missing(group: str, name: str) -> ConfigError | None:
+    """The error for the use of what a known extension brings, where it is not there; None if none brings it."""
+    what = {VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`"}[group]
+    for extension, brings in KNOWN.items():
+        if name in getattr(brings, _FIELDS[group]):
+            fault = faults().get(extension)
+            text = f"{what} needs the extension `{extension}`" + (f": {fault}" if fault else "")
+            return ConfigError(text, hint=f"install it: pip install 'tidemill[{extension}]'")
+    return None
+
+
+def import_module(name: str, module: str) -> Any:
+    """A module of an extension. Raises ConfigError in one line where it cannot be imported."""
+    try:
+        return importlib.import_module(module)
+    except TidemillError:
+        raise
+    except Exception as error:  # an extension's code may raise anything when it is imported
+        text = f"the extension `{name}` cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigError(text, hint=f"install it again: pip install 'tidemill[{name}]'") from error
+
+
+def _imported(extension: Extension, target: str) -> Any:
+    """The object of an entry point. Raises ConfigError."""
+    fault = _mismatch(extension)
+    if fault:
+        raise ConfigError(fault, hint=f"install it again: pip install 'tidemill[{extension.name}]'")
+    module, _, attribute = target.partition(":")
+    found = import_module(extension.name, module)
+    if not attribute:
+        return found
+    if not hasattr(found, attribute):
+        raise ConfigError(f"the extension `{extension.name}` has no `{target}`")
+    return getattr(found, attribute)
+
+
+def _mismatch(extension: Extension) -> str:
+    """Why an extension does not fit the core; empty if it does."""
+    if extension.version == __version__:
+        return ""
+    return f"its version is {extension.version}, and Tidemill's is {__version__}"

@@ -1,0 +1,114 @@
+"""Between the core and extensions: what an extension may import, and that nothing forgets one (docs/extensions.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemill
+from tidemill import extensions
+from tidemill.cli.reference import extension_page
+from tidemill.cli.verbs import CORE
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = sorted(path.parent for path in ROOT.glob("extensions/*/pyproject.toml"))
+NAMES = [folder.name for folder in FOLDERS]
+PAGE = (ROOT / "docs" / "extensions.md").read_text(encoding="utf-8").partition("## Public modules")[2]
+PUBLIC = tuple(re.findall(r"^\| `(tidemill[\w.]*)` \|", PAGE, flags=re.MULTILINE))
+
+
+def project(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, with the names that it imports from packages."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            is_top = node.module == "tidemill"
+            found |= {f"tidemill.{alias.name}" for alias in node.names} if is_top else {node.module}
+    return found
+
+
+def is_public(module: str) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in PUBLIC)
+
+
+def test_an_extension_imports_public_modules_of_the_core_and_no_other_extension() -> None:
+    assert len(PUBLIC) > 5
+    assert not is_public("tidemill.server.core")
+    offenders = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for folder in FOLDERS
+        for path in sorted(folder.glob("src/**/*.py"))
+        for module in sorted(imported(path))
+        if module.partition(".")[0].startswith("tidemill")
+        if module.partition(".")[0] != f"tidemill_{folder.name}" and not is_public(module)
+    ]
+    assert offenders == []
+
+
+def test_every_public_module_exists() -> None:
+    source = ROOT / "src"
+    paths = {each: source / each.replace(".", "/") for each in PUBLIC}
+    assert [
+        each for each, path in paths.items() if not path.is_dir() and not path.with_suffix(".py").exists()
+    ] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_an_extension_has_the_cores_version_and_is_pinned_to_it(folder: Path) -> None:
+    about = project(folder)["project"]
+    assert about["name"] == f"tidemill-{folder.name}"
+    assert about["version"] == tidemill.__version__
+    assert f"tidemill=={tidemill.__version__}" in about["dependencies"]
+    assert (folder / "src" / f"tidemill_{folder.name}" / "py.typed").exists()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_no_list_of_extensions_forgets_one(folder: Path) -> None:
+    name = folder.name
+    core = project(ROOT)
+    extras = core["project"]["optional-dependencies"]
+    assert f"tidemill-{name}" in extras[name]
+    assert f"tidemill-{name}" in extras["all"]
+    assert f"tidemill-{name}" in core["tool"]["uv"]["sources"]
+    assert f"extensions/{name}/src" in core["tool"]["mypy"]["mypy_path"]
+    linter = core["tool"]["importlinter"]
+    forbidden = [each for each in linter["contracts"] if each["name"].startswith("the core imports no")]
+    assert f"tidemill_{name}" in forbidden[0]["forbidden_modules"]
+    for page in ("README.md", "docs/cli.md"):
+        assert (folder / page).exists() or not extensions.KNOWN[name].verbs
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_the_core_knows_what_an_extension_brings(folder: Path) -> None:
+    entries = extensions.installed()[folder.name].entries
+    assert entries == project(folder)["project"]["entry-points"]
+    brings = extensions.KNOWN[folder.name]
+    tables = [table for name, table in extensions.tables(extensions.VERBS) if name == folder.name]
+    assert sorted(brings.verbs) == sorted(
+        verb for table in tables for group in table.values() for verb in group
+    )
+    assert set(brings.batch) == entries.get(extensions.BATCH, {}).keys()
+    assert set(brings.transfer) == entries.get(extensions.TRANSFER, {}).keys()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if extensions.KNOWN[name].verbs])
+def test_the_page_of_its_commands_is_what_the_parsers_say(name: str) -> None:
+    page = ROOT / "extensions" / name / "docs" / "cli.md"
+    assert page.read_text(encoding="utf-8") == extension_page(name), "make gen"
+
+
+def test_extensions_have_no_verb_of_the_core() -> None:
+    core = {verb for group in CORE.values() for verb in group}
+    assert [verb for each in extensions.KNOWN.values() for verb in each.verbs if verb in core] == []
+    assert extensions.KNOWN.keys() == set(NAMES)
