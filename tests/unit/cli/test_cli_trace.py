@@ -155,7 +155,7 @@ def test_wrong_input_is_a_usage_error_that_says_what(
 def test_a_missing_binary_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TIDEMILL_NODE", "/nowhere/tidemill-node")
+    monkeypatch.setenv("TIDEMILL_NODE_BINARY", "/nowhere/tidemill-node")
     _, err = told(capsys, "--", "true", code=2)
     assert "/nowhere/tidemill-node" in err
 

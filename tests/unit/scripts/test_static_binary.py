@@ -35,4 +35,4 @@ def test_the_installed_node_binary_is_static() -> None:
 
     assert os.access(binary, os.X_OK)
     assert static_binary.dynamic_parts(binary.read_bytes()) == []
-    assert binary.parent == Path(sys.executable).parent or "TIDEMILL_NODE" in os.environ
+    assert binary.parent == Path(sys.executable).parent or "TIDEMILL_NODE_BINARY" in os.environ

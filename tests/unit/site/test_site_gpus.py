@@ -41,7 +41,7 @@ def test_emulated_nodes_share_no_gpus_unless_the_site_says_so() -> None:
 
 def test_one_local_node_has_the_gpus_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = '[{"vendor": "nvidia", "name": "GPU-a", "domain": 3}, {"vendor": "nvidia", "name": "1", "domain": null}]'
-    monkeypatch.setenv("TIDEMILL_NODE", str(fake_node(tmp_path, f"echo '{listed}'")))
+    monkeypatch.setenv("TIDEMILL_NODE_BINARY", str(fake_node(tmp_path, f"echo '{listed}'")))
     assert slot_devices(local(), {}) == {"gpu": 2, "gpu_percent": 100}
     assert slot_devices(local(gpus=0), {}) == {}
 
