@@ -13,8 +13,8 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, element_name
 from tidemill.harvest.account.harm import Tracker, Yielded
 from tidemill.harvest.account.records import RegularStarted
-from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Situation
 from tidemill.model.machine import Snapshot
@@ -69,7 +69,9 @@ class Broker:
         terms = msgspec.structs.replace(TERMS, ending=ending)
         (pool,) = cut(left, held, terms, backlog=BACKLOG, limits=LIMITS)
         decision = decide(pool.situation, Policy.YIELD)
-        names = [name for each in decision.cancel for name in pool.first(each.key, each.count)]
+        names = [
+            name for each in decision.cancel for name in pool.situation.holdings[each.key].names[: each.count]
+        ]
         self.started += self._tracker.look(snapshot, [Yielded("e1-1", pool.situation, decision)])
         self.yielded_to |= set(decision.yields_to)
         new = [name for name in names if name not in self.canceled]

@@ -8,20 +8,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.harvest.plan.ours import EndOrder, Holding
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.profile import EVER, FreeNodes, ahead, play
-from tidemill.harvest.plan.situation import (
-    Backlog,
-    Busy,
-    CancelHolding,
-    Holding,
-    Limits,
-    Outage,
-    Shorten,
-    Situation,
-    Waiting,
-)
-from tidemill.harvest.plan.yielding import HeldNodes, give_back, make_way
+from tidemill.harvest.plan.situation import Backlog, Busy, Limits, Outage, Situation, Waiting
+from tidemill.harvest.plan.yielding import give_back, make_way
 
 SECONDS = st.integers(1, 500).map(lambda k: k * 60.0)
 WIDTHS = st.integers(1, 40)
@@ -131,11 +122,11 @@ def test_where_the_order_is_not_known_whatever_starts_first_starts_as_if_we_were
         assert ours == view(without, with_us=False, queue=queue, reservations=reservations)
 
 
-def released_to_all(situation: Situation) -> tuple[list[CancelHolding], list[Shorten]]:
+def released_to_all(situation: Situation) -> tuple[list[EndOrder], list[EndOrder]]:
     """What is released where each waiting job that could start takes its nodes, however many they are together, and
     each other one the nodes that it would get if it were the first, but not more than the widest of them."""
-    held = [HeldNodes(each) for each in situation.holdings]
-    ours = sum(each.left * each.width for each in held)
+    held, left = situation.holdings, {each.key: each.count for each in situation.holdings}
+    ours = sum(each.count * each.width for each in held)
     profile = ahead(0.0, situation.idle + ours, situation.busy, situation.outages)
     possible = [
         job
@@ -151,8 +142,8 @@ def released_to_all(situation: Situation) -> tuple[list[CancelHolding], list[Sho
         if at < EVER and width > widest:
             profile.take(width - widest, at, EVER)
             widest = width
-    cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
-    return cancels, make_way(held, profile, situation.limits.death_s)
+    cancels = give_back(held, left, ours - profile.free[0]) if ours > profile.free[0] else []
+    return cancels, make_way(held, left, profile, situation.limits.death_s)
 
 
 @settings(max_examples=500, deadline=None)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.machines import NOW, PARTITIONS, features, snapshots
 
-from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.situation import Backlog, Limits
 from tidemill.model.machine import NodeState, Snapshot
 
@@ -55,7 +55,7 @@ def test_every_allocation_of_ours_stands_behind_one_holding(
     gone = (NodeState.AWAY, NodeState.ENDING)
     away = {node.name for node in snapshot.nodes if node.state in gone}
     pools = cut(snapshot, held, terms, backlog=BACKLOG, limits=LIMITS)
-    named = Counter(name for pool in pools for names in pool.names.values() for name in names)
+    named = Counter(name for pool in pools for each in pool.situation.holdings for name in each.names)
     assert not named or max(named.values()) == 1
     for job in snapshot.running:
         if job.ours and job.nodes and away.isdisjoint(job.nodes):
@@ -65,9 +65,7 @@ def test_every_allocation_of_ours_stands_behind_one_holding(
     if pools:
         assert all(named[each.name] == 1 for each in held)
     for pool in pools:
-        assert {each.key: each.count for each in pool.situation.holdings} == {
-            key: len(names) for key, names in pool.names.items()
-        }
+        assert all(each.count == len(each.names) for each in pool.situation.holdings)
 
 
 @given(snapshots(), terms)

@@ -15,8 +15,8 @@ from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.replies import Record, read_text
 from tidemill.batch.pbs.resources import LEVELS_MAX
 from tidemill.batch.pbs.survey import MachineReplies, compose_snapshot
-from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits
 from tidemill.model.machine import NodeState, Snapshot
@@ -122,10 +122,10 @@ def canceled(seen: Snapshot, **terms: Any) -> list[str]:
     held = [Held(name=each.name, width=each.width, is_waiting=False) for each in seen.running if each.ours]
     backlog = Backlog(node_s=1e6, nodes_max=100, event_s=300)
     limits = Limits(nodes_max=50, allocations_max=40, width_max=8)
-    found = []
+    found: list[str] = []
     for pool in cut(seen, held, Terms(**terms), backlog=backlog, limits=limits):
         for each in decide(pool.situation, Policy.YIELD).cancel:
-            found += pool.first(each.key, each.count)
+            found += pool.situation.holdings[each.key].names[: each.count]
     return sorted(found)
 
 

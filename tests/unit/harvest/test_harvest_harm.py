@@ -17,8 +17,9 @@ from tidemill.harvest.account.harm import (
     wait_of,
 )
 from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
+from tidemill.harvest.plan.ours import Holding
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.situation import Backlog, Decision, Holding, Limits, Situation, Waiting
+from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
 from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 

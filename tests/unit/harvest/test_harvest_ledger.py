@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidemill.config.site import Account
-from tidemill.harvest.account.ledger import UNBOUNDED_S, Bounds, Living, Standing, balance
+from tidemill.harvest.account.ledger import UNBOUNDED_S, Bounds, Standing, balance
+from tidemill.harvest.plan.ours import Held
 
 NOW = 100_000.0
 FREE = Bounds()
@@ -13,11 +14,18 @@ FIRST = Account(name="phy123", node_hours=60)
 SECOND = Account(name="hep7", node_hours=10)
 
 
+def held(account: str, nodes: int, walltime_s: float, *, started_s: float = 0.0, ends_s: float = 0.0) -> Held:
+    return Held(
+        name="", width=nodes, is_waiting=not started_s, account=account, walltime_s=walltime_s, started_s=started_s,
+        ends_s=ends_s,
+    )  # fmt: skip
+
+
 def test_a_grant_is_settled_in_flight_and_committed() -> None:
     living = [
-        Living(account="phy123", nodes=4, walltime_s=7200, started_s=NOW - 1800, ends_s=NOW + 5400),
-        Living(account="phy123", nodes=2, walltime_s=3600),
-        Living(account="hep7", nodes=1, walltime_s=3600, started_s=NOW - 600, ends_s=NOW + 600),
+        held("phy123", 4, 7200, started_s=NOW - 1800, ends_s=NOW + 5400),
+        held("phy123", 2, 3600),
+        held("hep7", 1, 3600, started_s=NOW - 600, ends_s=NOW + 600),
     ]
     ledger = balance([FIRST, SECOND], {"phy123": 20 * 3600.0}, living, now_s=NOW, bounds=FREE)
 
@@ -43,7 +51,7 @@ def test_the_next_account_follows_at_the_stop_line() -> None:
 
 
 def test_what_is_committed_and_not_used_comes_back() -> None:
-    waiting = [Living(account="hep7", nodes=10, walltime_s=3600)]
+    waiting = [held("hep7", 10, 3600)]
     assert balance([SECOND], {}, waiting, now_s=NOW, bounds=FREE).account is None
     early = balance([SECOND], {"hep7": 360.0}, [], now_s=NOW, bounds=FREE)
     assert early.account == "hep7"
@@ -79,6 +87,6 @@ def test_without_accounts_and_bounds_nothing_is_counted() -> None:
 
 
 def test_an_allocation_past_its_limit_commits_nothing_more() -> None:
-    late = Living(account="hep7", nodes=2, walltime_s=60, started_s=NOW - 90, ends_s=NOW - 30)
+    late = held("hep7", 2, 60, started_s=NOW - 90, ends_s=NOW - 30)
     line = balance([SECOND], {}, [late], now_s=NOW, bounds=FREE).lines[0]
     assert (line.in_flight_s, line.committed_s) == (180, 0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidemill.harvest.machine.backfill import NodesRelease
-from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import Homes, Layout, layout_of
 from tidemill.harvest.machine.pools import Terms, cut, decide_each
+from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Waiting
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot

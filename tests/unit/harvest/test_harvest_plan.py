@@ -6,20 +6,10 @@ import msgspec
 import pytest
 from tests.effort import lines_run
 
+from tidemill.harvest.plan.ours import EndOrder, Holding
 from tidemill.harvest.plan.policies import POLICIES, Policy, decide
 from tidemill.harvest.plan.profile import WIDTHS_MAX, ahead, play
-from tidemill.harvest.plan.situation import (
-    Backlog,
-    Busy,
-    CancelHolding,
-    Holding,
-    Limits,
-    Outage,
-    Shorten,
-    Situation,
-    Submit,
-    Waiting,
-)
+from tidemill.harvest.plan.situation import Backlog, Busy, Limits, Outage, Situation, Submit, Waiting
 from tidemill.harvest.plan.waves import SENTENCES, Binding, pieces
 
 HOUR = 3600.0
@@ -68,7 +58,7 @@ def test_a_job_that_could_start_gets_exactly_the_nodes_it_lacks_from_the_cheapes
         Policy.YIELD,
     )
 
-    assert found.cancel == [CancelHolding(2, 15)]
+    assert found.cancel == [EndOrder(2, 15)]
     assert found.yields_to == ["a"]
     assert found.submit == []
 
@@ -87,7 +77,7 @@ def test_ours_end_before_the_planned_start_of_the_first_blocked_job() -> None:
         situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=[Waiting("a", 95, HOUR)]), Policy.YIELD
     )
 
-    assert found.shorten == [Shorten(1, 25, HOUR - LIMITS.death_s)]  # 5 may stay beside it
+    assert found.shorten == [EndOrder(1, 25, HOUR - LIMITS.death_s)]  # 5 may stay beside it
     assert [(each.count, each.walltime_s) for each in found.submit] == [(10, 3540.0)]
 
 
@@ -96,7 +86,7 @@ def test_a_job_that_backfilling_would_start_gets_nodes_too() -> None:
     found = decide(situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=queue), Policy.YIELD)
 
     assert found.yields_to == ["short"]
-    assert found.cancel == [CancelHolding(1, 20)]
+    assert found.cancel == [EndOrder(1, 20)]
 
 
 def test_where_the_order_is_a_guess_every_job_that_could_start_gets_its_nodes() -> None:
@@ -106,7 +96,7 @@ def test_where_the_order_is_a_guess_every_job_that_could_start_gets_its_nodes() 
     assert decide(known, Policy.YIELD).yields_to == ["both"]
     found = decide(msgspec.structs.replace(known, is_order_known=False), Policy.YIELD)
     assert found.yields_to == ["long", "both"]
-    assert found.cancel == [CancelHolding(1, 30)]
+    assert found.cancel == [EndOrder(1, 30)]
     assert found.submit == []
 
 
@@ -117,11 +107,11 @@ def test_where_the_order_is_a_guess_only_those_wait_for_us_that_our_nodes_are_en
     some = situation(idle=3, busy=[Busy(95, HOUR)], holdings=[held(1, 2)], queue=queue, is_order_known=False)
     found = decide(some, Policy.YIELD)
     assert (found.ready, found.yields_to) == (["0", "1", "2"], ["3", "4"])
-    assert found.cancel == [CancelHolding(1, 2)]
+    assert found.cancel == [EndOrder(1, 2)]
     wide = msgspec.structs.replace(some, queue=[Waiting("a", 3, HOUR), Waiting("b", 4, HOUR)])
     found = decide(wide, Policy.YIELD)
     assert (found.ready, found.yields_to) == (["a"], ["b"]), "who waits for nodes that are released is named"
-    assert found.cancel == [CancelHolding(1, 2)]
+    assert found.cancel == [EndOrder(1, 2)]
 
 
 def test_where_the_order_is_a_guess_a_blocked_job_is_planned_as_if_it_were_the_first() -> None:
@@ -131,8 +121,8 @@ def test_where_the_order_is_a_guess_a_blocked_job_is_planned_as_if_it_were_the_f
     here = situation(idle=0, busy=[Busy(60, HOUR)], holdings=[held(1, 40)], queue=queue, is_order_known=False)
     found = decide(here, Policy.YIELD)
     assert found.yields_to == ["long"]
-    assert found.cancel == [CancelHolding(1, 5)]
-    assert found.shorten == [Shorten(1, 35, HOUR - LIMITS.death_s)]
+    assert found.cancel == [EndOrder(1, 5)]
+    assert found.shorten == [EndOrder(1, 35, HOUR - LIMITS.death_s)]
 
 
 def test_where_the_order_is_a_guess_many_widths_are_planned_in_groups_none_too_late() -> None:
@@ -152,7 +142,7 @@ def test_an_outage_is_neither_filled_nor_run_into() -> None:
         Policy.YIELD,
     )
 
-    assert found.shorten == [Shorten(1, 40, 1995.0)]
+    assert found.shorten == [EndOrder(1, 40, 1995.0)]
     assert found.submit == [Submit(1, 10, 1920.0)]  # a cycle and its death before the outage
 
 
@@ -170,7 +160,7 @@ def test_allocations_that_wait_count_and_go_when_they_no_longer_fit() -> None:
 
     assert (filled.submit, filled.cancel) == ([], [])
     assert filled.waits_for == Binding.OURS, "nobody else is about to use the idle nodes"
-    assert in_the_way.cancel == [CancelHolding(7, 6)]
+    assert in_the_way.cancel == [EndOrder(7, 6)]
 
 
 @pytest.mark.parametrize(
@@ -225,9 +215,9 @@ def test_a_narrow_allocation_goes_when_a_wide_one_in_its_place_pays() -> None:
     wide_gap = situation(idle=40, busy=[Busy(8, HOUR)], holdings=holdings, limits=few)
     small_gap = situation(idle=1, busy=[Busy(47, HOUR)], holdings=holdings, limits=few)
 
-    assert decide(wide_gap, Policy.YIELD).cancel == [CancelHolding(1, 1)]
+    assert decide(wide_gap, Policy.YIELD).cancel == [EndOrder(1, 1)]
     assert decide(wide_gap, Policy.YIELD).waits_for == Binding.ALLOCATIONS
-    assert decide(small_gap, Policy.YIELD).cancel == [CancelHolding(1, 1)]
+    assert decide(small_gap, Policy.YIELD).cancel == [EndOrder(1, 1)]
     assert (
         decide(
             msgspec.structs.replace(small_gap, busy=[Busy(47, 60.0)], queue=[Waiting("a", 100, HOUR)]),
@@ -262,7 +252,7 @@ def test_wide_allocations_are_given_back_with_as_little_surplus_as_possible() ->
         Policy.YIELD,
     )
 
-    assert found.cancel == [CancelHolding(2, 1)]
+    assert found.cancel == [EndOrder(2, 1)]
 
 
 def test_policies_that_never_yield_cancel_nothing_that_runs() -> None:

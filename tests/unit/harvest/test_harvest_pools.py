@@ -9,15 +9,14 @@ import msgspec
 import pytest
 from tests.effort import lines_run
 
-from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.occupancy import FAR_S
 from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.plan.ours import Held, Holding
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
     Decision,
-    Holding,
     Limits,
     Outage,
     Situation,
@@ -174,8 +173,7 @@ def test_our_allocations_are_gathered_the_cheapest_first() -> None:
     assert (situation.nodes, situation.idle, situation.busy) == (4, 1, [])
     told = [(each.waiting, each.count, each.ends_s, each.loss_s) for each in situation.holdings]
     assert told == [(True, 1, NOW + 600, 0.0), (False, 2, NOW + 600, 7.5), (False, 1, NOW + 600, 290.0)]
-    assert found[0].names == {0: ["w"], 1: ["c", "b"], 2: ["a"]}
-    assert found[0].first(1, 1) == ["c"]
+    assert [each.names for each in situation.holdings] == [("w",), ("c", "b"), ("a",)]
 
 
 def test_what_runs_is_told_by_the_machine_and_what_waits_by_us() -> None:
@@ -194,7 +192,7 @@ def test_what_runs_is_told_by_the_machine_and_what_waits_by_us() -> None:
         Held(name="young", width=1, is_waiting=True, walltime_s=600),
     ]
     found = pools(snapshot, *held)
-    assert sorted(name for names in found[0].names.values() for name in names) == [
+    assert sorted(name for each in found[0].situation.holdings for name in each.names) == [
         "began",
         "stranger",
         "young",
@@ -207,7 +205,7 @@ def test_what_is_gone_when_its_node_is_cleaned_up_is_held_no_more() -> None:
     held = [Held(name=name, width=1, is_waiting=False) for name in "ab"]
     nodes = [busy("n0"), node("n1", state=NodeState.ENDING)]
     (pool,) = pools(machine(*nodes, running=running), *held)
-    assert pool.names == {0: ["a"]}
+    assert [each.names for each in pool.situation.holdings] == [("a",)]
     assert pool.situation.busy == [Busy(1, NOW + 30)]
 
 
@@ -215,7 +213,7 @@ def test_an_end_that_we_have_ordered_counts_before_the_batch_system_tells_it() -
     snapshot = machine(busy("n0"), running=[runs(1, "n0", name="a", ours=True)])
     held = Held(name="a", width=1, is_waiting=False, ends_s=NOW + 60)
     assert only(snapshot, held).holdings == [
-        Holding(key=0, width=1, count=1, waiting=False, started_s=NOW - 60, ends_s=NOW + 60)
+        Holding(key=0, width=1, count=1, waiting=False, started_s=NOW - 60, ends_s=NOW + 60, names=("a",))
     ]
 
 

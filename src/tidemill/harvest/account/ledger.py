@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from tidemill.config.site import Account
+from tidemill.harvest.plan.ours import Held
 
 HOUR_S = 3600.0
 WARN_AT = 0.9
@@ -24,16 +25,6 @@ STOP_AT = 0.98
 
 UNBOUNDED_S = 1e18
 """Node-seconds left where nothing bounds them."""
-
-
-class Living(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An allocation that has not ended. `started_s` None = it waits; `ends_s`: the limit of a running one."""
-
-    account: str
-    nodes: int
-    walltime_s: float
-    started_s: float | None = None
-    ends_s: float = 0.0
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +74,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 def balance(
     accounts: Sequence[Account],
     settled_s: Mapping[str, float],
-    living: Iterable[Living],
+    living: Iterable[Held],
     *,
     now_s: float,
     bounds: Bounds,
@@ -116,11 +107,11 @@ def balance(
     )
 
 
-def cost(each: Living, now_s: float) -> tuple[float, float]:
+def cost(each: Held, now_s: float) -> tuple[float, float]:
     """Node-seconds in flight and committed of one allocation."""
-    if each.started_s is None:
-        return 0.0, each.nodes * each.walltime_s
-    return each.nodes * max(0.0, now_s - each.started_s), each.nodes * max(0.0, each.ends_s - now_s)
+    if not each.started_s:
+        return 0.0, each.width * each.walltime_s
+    return each.width * max(0.0, now_s - each.started_s), each.width * max(0.0, each.ends_s - now_s)
 
 
 def _line(

@@ -7,41 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tidemill.harvest.plan.situation import Holding
+from tidemill.harvest.plan.ours import Held, Holding
 from tidemill.model.machine import NodeState, Snapshot
 
 LOSS_STEPS_PER_EVENT = 4
 """Allocations whose losses differ by less than a quarter of an event count as alike."""
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """One of Tidemill's allocations, as the agent's log records it.
-
-    `ends_s`: the end that the agent ordered or the batch system reported, 0 = not known; `walltime_s`: the request of a
-    waiting one; `pool`: the pool that it was requested for, empty = not known; `loss_s`: node-seconds of work that
-    ending it now throws away.
-    """
-
-    name: str
-    width: int
-    is_waiting: bool
-    started_s: float = 0.0
-    ends_s: float = 0.0
-    walltime_s: float = 0.0
-    loss_s: float = 0.0
-    pool: str = ""
-    without_gpus: bool = False  #: it has none of the GPUs of its nodes
-
-
-class Placed(msgspec.Struct, frozen=True):
-    """An allocation and the nodes that it holds, none while it waits."""
-
-    held: Held
-    nodes: tuple[str, ...]
-
-
-def matched(snapshot: Snapshot, held: Sequence[Held]) -> list[Placed]:
-    """Our allocations with what the snapshot says of them.
+def matched(snapshot: Snapshot, held: Sequence[Held]) -> list[Held]:
+    """Our allocations with what the snapshot says of them, their nodes among it.
 
     What runs by the snapshot runs, also if the agent does not know it yet (or no more). What the agent takes for
     running and the snapshot does not show has ended, and so has what holds only nodes that are being cleaned up. What
@@ -57,23 +31,25 @@ def matched(snapshot: Snapshot, held: Sequence[Held]) -> list[Placed]:
         if job.nodes and ending.issuperset(job.nodes):
             continue
         ends_s = min(job.ends_s, mine.ends_s or job.ends_s)
-        running = msgspec.structs.replace(
-            mine,
-            width=job.width,
-            is_waiting=False,
-            started_s=job.started_s,
-            ends_s=ends_s,
+        placed.append(
+            msgspec.structs.replace(
+                mine,
+                width=job.width,
+                is_waiting=False,
+                started_s=job.started_s,
+                ends_s=ends_s,
+                nodes=job.nodes,
+            )
         )
-        placed.append(Placed(running, job.nodes))
     for each in known.values():
         if each.is_waiting:
             ends_s = snapshot.at_s + each.walltime_s
-            placed.append(Placed(msgspec.structs.replace(each, ends_s=ends_s), ()))
+            placed.append(msgspec.structs.replace(each, ends_s=ends_s))
     return placed
 
 
-def gather(ours: Iterable[Held], *, event_s: float) -> tuple[list[Holding], dict[int, list[str]]]:
-    """Holdings of allocations that are alike, the cheapest first, and the names behind each, the cheapest first.
+def gather(ours: Iterable[Held], *, event_s: float) -> list[Holding]:
+    """Holdings of allocations that are alike, the cheapest first, as their names are.
 
     Alike: width, the second of their end, and nearly the same loss.
     """
@@ -83,7 +59,6 @@ def gather(ours: Iterable[Held], *, event_s: float) -> tuple[list[Holding], dict
         loss = 0 if each.is_waiting else math.floor(each.loss_s / max(1, each.width) / step_s)
         groups.setdefault((not each.is_waiting, loss, each.width, int(each.ends_s)), []).append(each)
     holdings: list[Holding] = []
-    names: dict[int, list[str]] = {}
     for key, (_, group) in enumerate(sorted(groups.items())):
         group.sort(key=lambda each: (each.loss_s, -each.started_s, each.name))
         first = group[0]
@@ -96,7 +71,7 @@ def gather(ours: Iterable[Held], *, event_s: float) -> tuple[list[Holding], dict
                 started_s=max(each.started_s for each in group),
                 ends_s=max(each.ends_s for each in group),
                 loss_s=sum(each.loss_s for each in group) / len(group),
+                names=tuple(each.name for each in group),
             )
         )
-        names[key] = [each.name for each in group]
-    return holdings, names
+    return holdings

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from tidemill.harvest.machine.holdings import Placed
 from tidemill.harvest.machine.windows import is_open
+from tidemill.harvest.plan.ours import Held
 from tidemill.model.machine import Snapshot
 
 FAR_S = 4e9
@@ -28,9 +28,7 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     ]  #: end, nodes and partition of regular jobs whose nodes are hidden
 
 
-def occupancy(
-    snapshot: Snapshot, placed: Collection[Placed], *, reservation: str, slack_s: float
-) -> Occupancy:
+def occupancy(snapshot: Snapshot, placed: Collection[Held], *, reservation: str, slack_s: float) -> Occupancy:
     """What holds each node. A regular job ends at its limit, as the scheduler plans; one over time ends in `slack_s`.
 
     With later ends than the scheduler's, Tidemill's allocations would outlast the planned starts. The scheduler would

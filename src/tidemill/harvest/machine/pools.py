@@ -17,10 +17,11 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.harvest.machine.charges import NodeKind, charge
-from tidemill.harvest.machine.holdings import Held, Placed, gather, matched
+from tidemill.harvest.machine.holdings import gather, matched
 from tidemill.harvest.machine.named import HOST, NamedHosts
 from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
 from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
+from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
 from tidemill.harvest.plan.waves import Binding, nodes_for, work_s
 from tidemill.model.devices import GPU
@@ -45,10 +46,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes alike, what the broker decides on there, and who is behind each holding.
-
-    `names[key]`: allocations of the holding with this key, in the order in which to end them, the cheapest first.
-    """
+    """Nodes alike, and what the broker decides on there."""
 
     name: str
     cores: int  #: of each node
@@ -58,7 +56,6 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...]  #: those that some job asks for
     situation: Situation
     nodes: frozenset[str]
-    names: dict[int, list[str]]
     bare: dict[
         str, int
     ] = {}  #: allocations there that leave the GPUs of their nodes to others, and their nodes
@@ -68,10 +65,6 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     def has_gpus(self) -> bool:
         """Whether its nodes have GPUs: then they are the last that work without GPUs is placed on."""
         return any(kind == GPU and number for kind, number in self.devices)
-
-    def first(self, key: int, count: int) -> list[str]:
-        """The names of the `count` allocations of a holding that are to be ended first."""
-        return self.names[key][:count]
 
 
 def cut(
@@ -271,7 +264,7 @@ def _with_named(
     snapshot: Snapshot,
     terms: Terms,
     taken: Occupancy,
-    placed: Sequence[Placed],
+    placed: Sequence[Held],
 ) -> list[_Group]:
     """The groups, each parted into the nodes that jobs name and could have now without Tidemill, and the others.
 
@@ -282,7 +275,7 @@ def _with_named(
     hosts = NamedHosts(snapshot, taken, reservation=terms.reservation, left_out=terms.left_out)
     if not hosts:
         return list(groups)
-    widths = {name: each.held.width for each in placed for name in each.nodes}
+    widths = {name: each.width for each in placed for name in each.nodes}
     places = {job.id: place for place, job in enumerate(snapshot.queued)}
     later = widths.keys() | terms.ending
     found = []
@@ -342,7 +335,7 @@ def _name(groups: Sequence[_Group], ours: set[str]) -> None:
         group.name = "/".join(_short(row[k]) for k in telling if row[k])
 
 
-def _place(placed: Sequence[Placed], usable: Sequence[_Group]) -> None:
+def _place(placed: Sequence[Held], usable: Sequence[_Group]) -> None:
     """Assign each of Tidemill's allocations to the group of its first node, of the first that a job names if there is
     one, or to the group that it was requested for."""
     by_node = {node.name: group for group in usable for node in group.nodes}
@@ -353,12 +346,12 @@ def _place(placed: Sequence[Placed], usable: Sequence[_Group]) -> None:
         home = next((group for group in homes if group and group.named), homes[0] if homes else None)
         if home is None and not each.nodes and usable:
             # A pool's name gets longer when others like it appear: the one with the most alike name.
-            words = set(each.held.pool.split("/"))
-            home = by_name.get(each.held.pool) or max(
+            words = set(each.pool.split("/"))
+            home = by_name.get(each.pool) or max(
                 others, key=lambda group: (len(words.intersection(group.name.split("/"))), len(group.nodes))
             )
         if home is not None:
-            home.ours.append(each.held)
+            home.ours.append(each)
 
 
 def _lend_unknown(groups: Iterable[_Group], taken: Occupancy) -> None:
@@ -421,7 +414,6 @@ def _pool(
 ) -> Pool:
     """The pool of a group, with the limits still open. `stairway`: whether it is all that is known of the plan."""
     blind, steps = stairway
-    holdings, names = gather(group.ours, event_s=backlog.event_s)
     return Pool(
         name=group.name,
         cores=group.cores,
@@ -437,7 +429,7 @@ def _pool(
             busy=[Busy(width, end_s) for end_s, width in sorted(group.busy.items())],
             queue=queue,
             outages=[Outage(width, since, until) for (since, until), width in sorted(group.outages.items())],
-            holdings=holdings,
+            holdings=gather(group.ours, event_s=backlog.event_s),
             backlog=backlog,
             limits=Limits(nodes_max=0, allocations_max=0),
             is_order_known=snapshot.is_order_known,
@@ -447,7 +439,6 @@ def _pool(
             planned_gaps=None if blind else steps,
         ),
         nodes=frozenset(node.name for node in group.nodes),
-        names=names,
         bare={each.name: each.width for each in group.ours if each.without_gpus},
     )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
+from tidemill.harvest.plan.ours import EndOrder
 from tidemill.harvest.plan.profile import FreeNodes, ahead, play
-from tidemill.harvest.plan.situation import CancelHolding, Decision, Situation, Submit
+from tidemill.harvest.plan.situation import Decision, Situation, Submit
 from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, rounded, wave
 from tidemill.harvest.plan.yielding import yields
 
@@ -107,7 +108,7 @@ def demand(situation: Situation) -> Decision:
     waiting = [each for each in situation.holdings if each.waiting]
     if situation.backlog.nodes_max <= 0:
         return Decision(
-            cancel=[CancelHolding(each.key, each.count) for each in waiting],
+            cancel=[EndOrder(each.key, each.count) for each in waiting],
             waits_for=Binding.BACKLOG.value,
             why=SENTENCES[Binding.BACKLOG],
         )
@@ -173,7 +174,7 @@ def asked(
     if binding is Binding.IDLE and situation.idle:
         binding = Binding.PAYBACK if not gaps else Binding.REGULAR
     return Decision(
-        cancel=[CancelHolding(each.key, each.count) for each in stale],
+        cancel=[EndOrder(each.key, each.count) for each in stale],
         submit=submits,
         waits_for=binding.value,
         why=f"{situation.idle} idle; {SENTENCES[binding]}",

@@ -1,4 +1,4 @@
-"""What the broker decides on, and what it decides: counts of nodes in one pool. Pure data, no names of nodes.
+"""What the broker decides on, and what it decides: counts of nodes in one pool. Pure data, no nodes by name.
 
 A pool is a set of nodes that are alike for us and for the scheduler (`pools` cuts a snapshot into pools); the simulator
 builds the same records from a trace. Times are seconds on one clock, `now_s` among them; a limit that is not known is
@@ -8,6 +8,8 @@ far in the future. All figures are of whole nodes.
 from __future__ import annotations
 
 import msgspec
+
+from tidemill.harvest.plan.ours import EndOrder, Holding
 
 STARTS_PER_HOUR_MIN = 60
 """Starts that each machine may see in an hour, however few nodes it has: a scheduler does not notice one a minute. A
@@ -36,22 +38,6 @@ class Outage(msgspec.Struct, frozen=True, gc=False):
     width: int
     start_s: float
     end_s: float
-
-
-class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Tidemill's allocations that are alike: `count` of `width` nodes each. The decision refers to them by `key`.
-
-    `loss_s`: node-seconds of work that ending one of them now throws away (work in flight, and its start-up if that has
-    not paid off yet). `waiting`: queued, not started; then `ends_s` is its walltime from now.
-    """
-
-    key: int
-    width: int
-    count: int
-    waiting: bool
-    started_s: float
-    ends_s: float
-    loss_s: float = 0.0
 
 
 class Backlog(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -121,21 +107,6 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ones, so that no other allocation ends for the job that these nodes were released for."""
 
 
-class CancelHolding(msgspec.Struct, frozen=True, gc=False):
-    """End `count` allocations of this holding."""
-
-    key: int
-    count: int
-
-
-class Shorten(msgspec.Struct, frozen=True, gc=False):
-    """Let `count` allocations of this holding end at `ends_s`."""
-
-    key: int
-    count: int
-    ends_s: float
-
-
 class Submit(msgspec.Struct, frozen=True, gc=False):
     """Ask for `count` allocations of `width` nodes for `walltime_s`."""
 
@@ -148,8 +119,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What to do now, in this order: cancel, shorten, submit. `yields_to`: ids of regular jobs that could start now
     were we not here. `waits_for` names the one thing that holds back more; `why` says it in figures."""
 
-    cancel: list[CancelHolding] = []
-    shorten: list[Shorten] = []
+    cancel: list[EndOrder] = []
+    shorten: list[EndOrder] = []
     submit: list[Submit] = []
     yields_to: list[str] = []
     ready: list[str] = []  #: ids of regular jobs that could start now on idle nodes alone

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tidemill.harvest.plan.ours import EndOrder, Holding
 from tidemill.harvest.plan.profile import FreeNodes, ahead, play
-from tidemill.harvest.plan.situation import CancelHolding, Decision, Holding, Shorten, Situation, Waiting
+from tidemill.harvest.plan.situation import Decision, Situation, Waiting
 from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, wave
 
 LASTS_S = 3600.0
@@ -22,34 +23,26 @@ PUNCTUAL_S = 1.0
 """An end that is later than this after the planned one is worth a change of the limit."""
 
 
-class HeldNodes:
-    """Our running allocations while a plan is made: how many are left of each, and until when."""
-
-    __slots__ = ("ends_s", "key", "left", "loss", "width")
-
-    def __init__(self, holding: Holding) -> None:
-        self.key = holding.key
-        self.width = holding.width
-        self.left = holding.count
-        self.ends_s = holding.ends_s
-        self.loss = holding.loss_s / holding.width
+Left = dict[int, int]
+"""How many of our running allocations are left of each holding while a plan is made, by its key."""
 
 
 def yields(situation: Situation) -> Decision:
     """Policy `yield`: cancel for jobs that could start now, shorten for planned ones, fill the rest."""
     now, limits = situation.now_s, situation.limits
-    held = [HeldNodes(each) for each in situation.holdings if not each.waiting]
-    ours = sum(each.left * each.width for each in held)
+    held = [each for each in situation.holdings if not each.waiting]
+    left = {each.key: each.count for each in held}
+    ours = sum(each.count * each.width for each in held)
     profile = ahead(now, situation.idle + situation.ending + ours, situation.busy, situation.outages)
     outlook = play(profile, situation.queue, limits.reservations, is_order_known=situation.is_order_known)
     needed = sum(job.width for job in outlook.starts)
-    cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
-    shortens = make_way(held, profile, limits.death_s)
-    leave(profile, held, shortens, limits.death_s)
+    cancels = give_back(held, left, ours - profile.free[0]) if ours > profile.free[0] else []
+    shortens = make_way(held, left, profile, limits.death_s)
+    leave(profile, held, left, shortens, limits.death_s)
     spare = max(0, min(situation.idle - needed, profile.free[0]))
     idle = max(0, spare - situation.headroom)
     dropped, waiting = review(profile, situation)
-    running = (sum(each.left * each.width for each in held), sum(each.left for each in held))
+    running = (sum(left[each.key] * each.width for each in held), sum(left.values()))
     submits, binding = wave(
         situation,
         both(profile.staircase(), situation.planned_gaps),
@@ -62,7 +55,7 @@ def yields(situation: Situation) -> Decision:
         unfilled = min(idle, profile.free[0]) - sum(each.width * each.count for each in submits)
         changed = {each.key for each in shortens}
         free_to_go = [each for each in held if each.key not in changed]
-        cancels += make_room(free_to_go, profile, unfilled, situation)
+        cancels += make_room(free_to_go, left, profile, unfilled, situation)
     if binding is Binding.IDLE and situation.idle:
         binding = Binding.OURS if waiting[0] else Binding.REGULAR
     found = yields_of(outlook.starts, idle=situation.idle, held=ours + situation.ending)
@@ -132,14 +125,14 @@ def yields_of(starts: Sequence[Waiting], *, idle: int, held: int) -> Yields:
     return Yields(ready, found or [starts[len(ready)].id])
 
 
-def give_back(held: Sequence[HeldNodes], nodes: int) -> list[CancelHolding]:
+def give_back(held: Sequence[Holding], left: Left, nodes: int) -> list[EndOrder]:
     """End Tidemill's cheapest allocations until `nodes` are free, with as few nodes too many as possible."""
-    order = sorted(held, key=lambda each: (each.loss, each.ends_s, each.key))
-    chosen: list[tuple[HeldNodes, int]] = []
+    order = sorted(held, key=lambda each: (each.loss_of_node_s, each.ends_s, each.key))
+    chosen: list[tuple[Holding, int]] = []
     for each in order:
         if nodes <= 0:
             break
-        count = min(each.left, -(-nodes // each.width))
+        count = min(left[each.key], -(-nodes // each.width))
         if count:
             chosen.append((each, count))
             nodes -= count * each.width
@@ -150,44 +143,44 @@ def give_back(held: Sequence[HeldNodes], nodes: int) -> list[CancelHolding]:
         spared = min(count, -nodes // each.width) if nodes < 0 else 0
         nodes += spared * each.width
         if count > spared:
-            each.left -= count - spared
-            cancels.append(CancelHolding(each.key, count - spared))
+            left[each.key] -= count - spared
+            cancels.append(EndOrder(each.key, count - spared))
     return cancels[::-1]
 
 
-def summed(cancels: Sequence[CancelHolding]) -> list[CancelHolding]:
+def summed(cancels: Sequence[EndOrder]) -> list[EndOrder]:
     """One entry for each holding."""
     counts: dict[int, int] = {}
     for each in cancels:
         counts[each.key] = counts.get(each.key, 0) + each.count
-    return [CancelHolding(key, count) for key, count in counts.items()]
+    return [EndOrder(key, count) for key, count in counts.items()]
 
 
-def make_way(held: list[HeldNodes], profile: FreeNodes, death_s: float) -> list[Shorten]:
+def make_way(held: Sequence[Holding], left: Left, profile: FreeNodes, death_s: float) -> list[EndOrder]:
     """Shorten Tidemill's allocations so that they never hold more nodes than are free; those first that end first."""
-    alive = sorted((each for each in held if each.left), key=lambda each: each.ends_s)
-    nodes = sum(each.left * each.width for each in alive)
-    shortens: list[Shorten] = []
+    alive = sorted((each for each in held if left[each.key]), key=lambda each: each.ends_s)
+    nodes = sum(left[each.key] * each.width for each in alive)
+    shortens: list[EndOrder] = []
     first = 0
     for at, free in zip(profile.times[1:], profile.free[1:], strict=True):
         while first < len(alive) and alive[first].ends_s + death_s <= at + PUNCTUAL_S:
-            nodes -= alive[first].left * alive[first].width
+            nodes -= left[alive[first].key] * alive[first].width
             first += 1
         surplus = nodes - max(0, free)
         while surplus > 0 and first < len(alive):
             each = alive[first]
-            count = min(each.left, -(-surplus // each.width))
-            shortens.append(Shorten(each.key, count, max(profile.times[0], at - death_s)))
+            count = min(left[each.key], -(-surplus // each.width))
+            shortens.append(EndOrder(each.key, count, max(profile.times[0], at - death_s)))
             surplus -= count * each.width
             nodes -= count * each.width
-            each.left -= count
-            first += each.left == 0
+            left[each.key] -= count
+            first += left[each.key] == 0
     return shortens
 
 
 def make_room(
-    held: Sequence[HeldNodes], profile: FreeNodes, unfilled: int, situation: Situation
-) -> list[CancelHolding]:
+    held: Sequence[Holding], left: Left, profile: FreeNodes, unfilled: int, situation: Situation
+) -> list[EndOrder]:
     """No allocation may be added, yet nodes are idle: end the one that costs least, if a wider one in its place pays.
 
     What ends loses its work in flight, and its nodes start anew; what is won is the idle nodes' time until they are
@@ -195,29 +188,31 @@ def make_room(
     """
     limits = situation.limits
     restart_s = limits.startup_s + limits.cycle_s + limits.death_s
-    candidates = [each for each in held if each.left and each.width < limits.width_max]
+    candidates = [each for each in held if left[each.key] and each.width < limits.width_max]
     if not candidates or unfilled < limits.width_min:
         return []
-    each = min(candidates, key=lambda one: ((one.loss + restart_s) * one.width, one.key))
+    each = min(candidates, key=lambda one: ((one.loss_of_node_s + restart_s) * one.width, one.key))
     lasts_s = min(LASTS_S, max(s for s, nodes in profile.staircase() if nodes >= unfilled))
-    if unfilled * lasts_s < limits.payback * (each.loss + restart_s) * each.width:
+    if unfilled * lasts_s < limits.payback * (each.loss_of_node_s + restart_s) * each.width:
         return []
-    each.left -= 1
-    return [CancelHolding(each.key, 1)]
+    left[each.key] -= 1
+    return [EndOrder(each.key, 1)]
 
 
-def leave(profile: FreeNodes, held: list[HeldNodes], shortens: Sequence[Shorten], death_s: float) -> None:
+def leave(
+    profile: FreeNodes, held: Sequence[Holding], left: Left, shortens: Sequence[EndOrder], death_s: float
+) -> None:
     """Subtract the nodes that Tidemill holds, by the new ends, from the profile; count shortened ones as held again.
 
     Nodes that Tidemill releases between two steps count from the next step on. That leaves the number of nodes that are
     free *until* a step unchanged, and later queries need only that number.
     """
     by_key = {each.key: each for each in held}
-    ends = [(each.ends_s, each.left * each.width) for each in held if each.left]
+    ends = [(each.ends_s, left[each.key] * each.width) for each in held if left[each.key]]
     for change in shortens:
         each = by_key[change.key]
         ends.append((change.ends_s, change.count * each.width))
-        each.left += change.count
+        left[each.key] += change.count
     ends.sort()
     nodes = sum(width for _, width in ends)
     first, count = 0, len(ends)
@@ -231,9 +226,9 @@ def leave(profile: FreeNodes, held: list[HeldNodes], shortens: Sequence[Shorten]
         free[k] -= nodes
 
 
-def review(profile: FreeNodes, situation: Situation) -> tuple[list[CancelHolding], tuple[int, int]]:
+def review(profile: FreeNodes, situation: Situation) -> tuple[list[EndOrder], tuple[int, int]]:
     """Cancel Tidemill's waiting allocations that no longer fit; (nodes, allocations) that stay come off the profile."""
-    cancels: list[CancelHolding] = []
+    cancels: list[EndOrder] = []
     nodes = allocations = 0
     begin = profile.times[0]
     delay_s = situation.limits.death_s
@@ -245,7 +240,7 @@ def review(profile: FreeNodes, situation: Situation) -> tuple[list[CancelHolding
         if fitting := room_for(profile, seconds):
             stays = min(each.count, fitting // each.width)
         if stays < each.count:
-            cancels.append(CancelHolding(each.key, each.count - stays))
+            cancels.append(EndOrder(each.key, each.count - stays))
         if stays:
             profile.take(stays * each.width, begin, begin + seconds)
             nodes += stays * each.width

@@ -16,15 +16,15 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, Living, balance
+from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, balance
 from tidemill.harvest.machine.counting import count_nodes, for_gpus, held_nodes
 from tidemill.harvest.machine.foresight import foreseen
-from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.neighbours import also_waiting
 from tidemill.harvest.machine.placement import layout_of
 from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.machine.windows import partitions
 from tidemill.harvest.plan.headroom import Headrooms
+from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.patience import Patience
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits
@@ -45,7 +45,7 @@ from tidemill.site.nodes.allocations import AllocationRequest
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.planning import Starts
 from tidemill.site.nodes.quarantine import NodeQuarantine
-from tidemill.site.nodes.selection import HoldingGroup, Named, PlacedDecision, Shape, with_names
+from tidemill.site.nodes.selection import Named, PlacedDecision, Shape, with_names
 from tidemill.site.state.site_state import Allocation, SiteState
 from tidemill.wire.node import Record, Started
 
@@ -192,12 +192,14 @@ class SiteMachine:
             room = room_for(waiting, others, self.nodes - used)
             return [msgspec.structs.replace(plan, cancel=list(dict.fromkeys([*plan.cancel, *room])))]
         assert self.snapshot is not None
-        self.ledger = self._balance(state, living)
+        held = self._held(living, demand)
+        self.ledger = self._balance(state, held)
         limits = self._limits(starts, policy)
         observes = self._config.mode == "observe"
         work = planning.anything(limits) if observes else self._work(demand, limits)
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
-        held = self._held(others, demand)
+        harvested = {a.name for a in others}
+        held = [each for each in held if each.name in harvested]
         snapshot, ending = planning.without_dying(as_regular(self.snapshot, apart), dying, self._ended)
         terms = self._terms(policy, ending)
         pools = cut(snapshot, held, terms, backlog=work, limits=limits)
@@ -242,9 +244,7 @@ class SiteMachine:
 
     def _named(self, pool: Pool, shape: Shape, choice: PlacedDecision, *, starts_wait: str) -> Named:
         """A decision with names for its counts."""
-        situation = pool.situation
-        groups = [HoldingGroup(holding=each, names=pool.names[each.key]) for each in situation.holdings]
-        plan = with_names(shape, situation, choice=choice, groups=groups, starts_wait=starts_wait)
+        plan = with_names(shape, pool.situation, choice=choice, starts_wait=starts_wait)
         return self._with_limit(plan)
 
     def has_grown(self, demand: Demand, *, held: int) -> bool:
@@ -348,30 +348,21 @@ class SiteMachine:
         self, living: Sequence[Allocation], demand: Demand, *, nodes: int, starts: Starts, wait: str
     ) -> Named:
         shape = Shape(pool="local", cores=self.shape.cores, memory_mb=self.shape.memory_mb)
-        groups = planning.group_by_start(living)
-        situation = planning.local_situation(self._config, demand, nodes=nodes, groups=groups, starts=starts)
-        decision = decide(situation, Policy.DEMAND)
-        plan = with_names(
-            shape, situation, choice=PlacedDecision(decision=decision), groups=groups, starts_wait=wait
+        holdings = planning.group_by_start(living)
+        situation = planning.local_situation(
+            self._config, demand, nodes=nodes, holdings=holdings, starts=starts
         )
+        decision = decide(situation, Policy.DEMAND)
+        plan = with_names(shape, situation, choice=PlacedDecision(decision=decision), starts_wait=wait)
         ours = min(nodes, sum(a.nodes for a in living if a.state is AllocationState.ACTIVE))
         return msgspec.structs.replace(plan, nodes=NodeCounts(nodes=nodes, idle=nodes - ours, ours=ours))
 
-    def _balance(self, state: SiteState, living: Sequence[Allocation]) -> Ledger:
+    def _balance(self, state: SiteState, held: Sequence[Held]) -> Ledger:
         """The grants now, with what is in flight and committed."""
         return balance(
             self._config.accounts,
             state.used_node_s,
-            [
-                Living(
-                    account=a.account,
-                    nodes=a.nodes,
-                    walltime_s=a.walltime_s,
-                    started_s=a.started_us / 1e6 if a.started_us else None,
-                    ends_s=planning.end_us_of(a, batch=self._config.batch) / 1e6,
-                )
-                for a in living
-            ],
+            held,
             now_s=clock.now_us() / 1e6,
             bounds=Bounds(
                 node_hours_max=self._config.harvest.node_hours_max,
@@ -464,6 +455,7 @@ class SiteMachine:
                 walltime_s=a.walltime_s,
                 loss_s=self.costs.loss_s(a, now_us, demand.range_s),
                 pool=a.pool,
+                account=a.account,
                 without_gpus=a.without_gpus,
             )
             for a in living

@@ -18,12 +18,12 @@ from tidemill.batch.contract import split_element
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.account.harm import OwnNodes
 from tidemill.harvest.machine.counting import with_away, with_pilots
+from tidemill.harvest.plan.ours import Holding
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.plan.sentences import merged_hindrances
 from tidemill.harvest.plan.situation import (
     Backlog,
     Decision,
-    Holding,
     Limits,
     Situation,
     starts_per_hour,
@@ -35,7 +35,7 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site import constants
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import GpuUse
-from tidemill.site.nodes.selection import HoldingGroup, Named, Shape
+from tidemill.site.nodes.selection import Named, Shape
 from tidemill.site.staff.drain import pause_text
 from tidemill.site.state.site_state import Allocation
 
@@ -310,7 +310,7 @@ def with_hour(starts: Starts, asked: Sequence[tuple[int, int]], config: SiteConf
 
 
 def local_situation(
-    config: SiteConfig, demand: Demand, *, nodes: int, groups: Sequence[HoldingGroup], starts: Starts
+    config: SiteConfig, demand: Demand, *, nodes: int, holdings: list[Holding], starts: Starts
 ) -> Situation:
     """The embedded batch system as a pool without others, at the time 0. `nodes` of as many cores as `demand` has in
     `cores`."""
@@ -336,13 +336,13 @@ def local_situation(
         busy=[],
         queue=[],
         outages=[],
-        holdings=[group.holding for group in groups],
+        holdings=holdings,
         backlog=backlog_of(msgspec.structs.replace(demand, more=False), limits),
         limits=limits,
     )
 
 
-def group_by_start(allocations: Sequence[Allocation]) -> list[HoldingGroup]:
+def group_by_start(allocations: Sequence[Allocation]) -> list[Holding]:
     """Holdings at the time 0, by width: what runs, oldest first, and what waits, newest first."""
     groups: dict[tuple[bool, int], list[Allocation]] = {}
     for allocation in allocations:
@@ -350,16 +350,18 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[HoldingGroup]:
         groups.setdefault((waits, allocation.nodes), []).append(allocation)
     found = []
     for key, ((waits, width), members) in enumerate(groups.items()):
-        holding = Holding(
-            key=key,
-            width=width,
-            count=len(members),
-            waiting=waits,
-            started_s=0.0,
-            ends_s=members[0].walltime_s,
-        )
         names = [a.name for a in members]
-        found.append(HoldingGroup(holding=holding, names=names[::-1] if waits else names))
+        found.append(
+            Holding(
+                key=key,
+                width=width,
+                count=len(members),
+                waiting=waits,
+                started_s=0.0,
+                ends_s=members[0].walltime_s,
+                names=tuple(names[::-1] if waits else names),
+            )
+        )
     return found
 
 

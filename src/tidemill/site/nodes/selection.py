@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.harvest.machine.placement import Layout
-from tidemill.harvest.plan.situation import Decision, Holding, Situation
+from tidemill.harvest.plan.ours import Holding
+from tidemill.harvest.plan.situation import Decision, Situation
 from tidemill.harvest.plan.waves import SENTENCES, Binding
 from tidemill.model.figures.awaited import NodeCounts
 
@@ -24,13 +25,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     nodes: frozenset[str] = frozenset()  #: of the pool; empty = it is the only one
     has_gpus: bool | None = None  #: whether its nodes have GPUs; None = not known
     gpu_nodes: int = 0  #: how many of the nodes that are asked for are for work with GPUs, which comes first
-
-
-class HoldingGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A holding and the allocations in it, the one to go first in front."""
-
-    holding: Holding
-    names: list[str]
 
 
 class PlacedDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +54,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 def given_back(
     decision: Decision,
-    groups: Sequence[HoldingGroup],
+    holdings: Sequence[Holding],
     favored: Sequence[str],
     *,
     needed: Sequence[str] = (),
@@ -72,17 +66,17 @@ def given_back(
     `favored`, `needed`: running allocations of one node.
     """
     counts = {order.key: order.count for order in decision.cancel}
-    ours = {group.holding.key: group for group in groups}
+    ours = {group.key: group for group in holdings}
     going = [name for key, count in counts.items() for name in ours[key].names[:count]]
-    single = [group for group in groups if not group.holding.waiting and group.holding.width == 1]
-    ended = [group for group in single if counts.get(group.holding.key)]
+    single = [group for group in holdings if not group.waiting and group.width == 1]
+    ended = [group for group in single if counts.get(group.key)]
     there = {name for group in single for name in group.names}
     needed = [name for name in dict.fromkeys(needed) if name in there]
     if not ended:
         return going + needed
-    dearest_s = max(group.holding.loss_s for group in ended) + event_s
-    alike = {name for group in single if group.holding.loss_s <= dearest_s for name in group.names}
-    replaced = {name for group in ended for name in group.names[: counts[group.holding.key]]}
+    dearest_s = max(group.loss_s for group in ended) + event_s
+    alike = {name for group in single if group.loss_s <= dearest_s for name in group.names}
+    replaced = {name for group in ended for name in group.names[: counts[group.key]]}
     better = list(dict.fromkeys([*needed, *(name for name in favored if name in alike)]))
     better = better[: max(len(replaced), len(needed))]
     chosen = {*better}
@@ -94,7 +88,7 @@ def given_back(
     )
 
 
-def ends_of(decision: Decision, groups: Sequence[HoldingGroup], cancel: Sequence[str]) -> dict[str, float]:
+def ends_of(decision: Decision, holdings: Sequence[Holding], cancel: Sequence[str]) -> dict[str, float]:
     """Who is shortened, to which end: what goes is not shortened, too.
 
     Others may go than were decided in counts. Those that go instead of being shortened leave as many the less to be
@@ -103,16 +97,15 @@ def ends_of(decision: Decision, groups: Sequence[HoldingGroup], cancel: Sequence
     """
     counts = {order.key: order.count for order in decision.cancel}
     gone = set(cancel)
-    left = {group.holding.key: [name for name in group.names if name not in gone] for group in groups}
+    left = {group.key: [name for name in group.names if name not in gone] for group in holdings}
     spared = [
-        (group.holding.ends_s, name)
-        for group in groups
-        for name in group.names[: counts.get(group.holding.key, 0)]
+        (group.ends_s, name)
+        for group in holdings
+        for name in group.names[: counts.get(group.key, 0)]
         if name not in gone
     ]
     more = {
-        group.holding.key: sum(name in gone for name in group.names) - counts.get(group.holding.key, 0)
-        for group in groups
+        group.key: sum(name in gone for name in group.names) - counts.get(group.key, 0) for group in holdings
     }
     ends_s: dict[str, float] = {}
     for each in decision.shorten:
@@ -135,27 +128,28 @@ class Orders(NamedTuple):
     jobs: list[str]
 
 
-def orders(choice: PlacedDecision, groups: Sequence[HoldingGroup], situation: Situation) -> Orders:
+def orders(choice: PlacedDecision, situation: Situation) -> Orders:
     """Names for counts, and what it takes beyond counts that jobs start which can.
 
     Where the scheduler would still not start a job, it gets the nodes that it would have without us, whatever they
     cost; and if that is not enough, those before it get theirs, when they are planned, so that they need no others.
     """
     decision, layout, event_s = choice.decision, choice.layout, situation.backlog.event_s
-    if layout is None or not (decision.ready or decision.yields_to) or _is_everything(decision, groups):
-        cancel = given_back(decision, groups, [], event_s=event_s)
-        return Orders(cancel, ends_of(decision, groups, cancel), [])
+    holdings = situation.holdings
+    if layout is None or not (decision.ready or decision.yields_to) or _is_everything(decision, holdings):
+        cancel = given_back(decision, holdings, [], event_s=event_s)
+        return Orders(cancel, ends_of(decision, holdings, cancel), [])
     starting = {*decision.ready, *decision.yields_to}
     homes = layout.homes(starting)
     favored = [name for names in homes.now.values() for name in names]
-    cancel = given_back(decision, groups, favored, event_s=event_s)
-    best = Orders(cancel, ends_of(decision, groups, cancel), [])
+    cancel = given_back(decision, holdings, favored, event_s=event_s)
+    best = Orders(cancel, ends_of(decision, holdings, cancel), [])
     late = layout.late(starting, best.cancel, best.ends_s)
     if not late:
         return best
     needed = [name for job in late for name in homes.now[job]]
-    cancel = given_back(decision, groups, favored, needed=needed, event_s=event_s)
-    ends_s, gone = ends_of(decision, groups, cancel), set(cancel)
+    cancel = given_back(decision, holdings, favored, needed=needed, event_s=event_s)
+    ends_s, gone = ends_of(decision, holdings, cancel), set(cancel)
     earlier_s = {
         name: at_s - situation.limits.death_s
         for name, at_s in homes.later_s.items()
@@ -168,26 +162,15 @@ def orders(choice: PlacedDecision, groups: Sequence[HoldingGroup], situation: Si
     return best
 
 
-def _is_everything(decision: Decision, groups: Sequence[HoldingGroup]) -> bool:
+def _is_everything(decision: Decision, holdings: Sequence[Holding]) -> bool:
     """Whether all that runs goes: then there is nothing to choose, which takes seconds for thousands of nodes."""
     counts = {order.key: order.count for order in decision.cancel}
-    return all(
-        counts.get(group.holding.key, 0) >= group.holding.count
-        for group in groups
-        if not group.holding.waiting
-    )
+    return all(counts.get(group.key, 0) >= group.count for group in holdings if not group.waiting)
 
 
-def with_names(
-    shape: Shape,
-    situation: Situation,
-    *,
-    choice: PlacedDecision,
-    groups: Sequence[HoldingGroup],
-    starts_wait: str,
-) -> Named:
+def with_names(shape: Shape, situation: Situation, *, choice: PlacedDecision, starts_wait: str) -> Named:
     """Who it is that goes or ends earlier."""
-    found = orders(choice, groups, situation)
+    found = orders(choice, situation)
     more = [job for job in found.jobs if job not in choice.decision.yields_to]
     decision = msgspec.structs.replace(choice.decision, yields_to=[*choice.decision.yields_to, *more])
     is_held_back = bool(starts_wait) and not decision.submit and decision.waits_for == Binding.STARTS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import layout_of
 from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.ours import EndOrder, Held
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.situation import Backlog, CancelHolding, Decision, Limits, Situation
+from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation
 from tidemill.model.machine import Node, NodeState, Queued, Reservation, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.evictions import Recancels
@@ -21,7 +21,7 @@ from tidemill.site.nodes.planning import (
     on_their_way,
     without_dying,
 )
-from tidemill.site.nodes.selection import HoldingGroup, PlacedDecision, Shape, with_names
+from tidemill.site.nodes.selection import PlacedDecision, Shape, with_names
 from tidemill.site.state.site_state import Allocation
 
 SECOND_US = 1_000_000
@@ -76,10 +76,9 @@ def canceled_next(
     (pool,) = cut(snapshot, held, Terms(ending=ending), backlog=work, limits=LIMITS)
     situation = pool.situation
     decision = decide(situation, Policy.YIELD)
-    groups = [HoldingGroup(holding=each, names=pool.names[each.key]) for each in situation.holdings]
     choice = PlacedDecision(decision=decision, layout=layout_of(snapshot, pool))
     shape = Shape(pool="p", cores=4, memory_mb=1)
-    named = with_names(shape, situation, choice=choice, groups=groups, starts_wait="")
+    named = with_names(shape, situation, choice=choice, starts_wait="")
     return named.cancel, situation, named.decision
 
 
@@ -218,4 +217,4 @@ def test_nodes_that_are_about_to_be_free_are_not_filled_before() -> None:
     for policy in (Policy.YIELD, Policy.CAPPED, Policy.PREEMPT, Policy.WINDOWS):
         found = decide(situation, policy)
         assert sum(each.width * each.count for each in found.submit) == 1, policy
-        assert found.cancel == list[CancelHolding]()
+        assert found.cancel == list[EndOrder]()

@@ -258,7 +258,7 @@ def test_a_stopped_site_that_holds_nothing_keeps_no_job_waiting(it: Watched) -> 
     it.batch.jobs = (waits,)
     now = it.batch.snapshot()
     held_up = Decision(yields_to=["7"])
-    bare = local_situation(it.agent.site.config, WORK, nodes=2, groups=[], starts=Starts())
+    bare = local_situation(it.agent.site.config, WORK, nodes=2, holdings=[], starts=Starts())
     harm.look(now, [Yielded("e1-1", msgspec.structs.replace(bare, idle=0), held_up)])
     it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="lunch", at_us=1))
     for _ in range(int(10 * POLL_S / STEP_S)):

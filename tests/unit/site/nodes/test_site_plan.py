@@ -59,13 +59,11 @@ def held(*states: AllocationState) -> list[Allocation]:
 
 def local(work: Demand, allocations: list[Allocation], starts: Starts | None = None) -> Named:
     starts = starts or Starts()
-    groups = group_by_start(allocations)
-    situation = local_situation(CONFIG, work, nodes=8, groups=groups, starts=starts)
+    holdings = group_by_start(allocations)
+    situation = local_situation(CONFIG, work, nodes=8, holdings=holdings, starts=starts)
     shape = Shape(pool="local", cores=4, memory_mb=100)
     decision = decide(situation, Policy.DEMAND)
-    return with_names(
-        shape, situation, choice=PlacedDecision(decision=decision), groups=groups, starts_wait=starts.why
-    )
+    return with_names(shape, situation, choice=PlacedDecision(decision=decision), starts_wait=starts.why)
 
 
 def asked(plan: Named) -> int:
@@ -149,7 +147,7 @@ def test_a_used_up_hour_is_told_with_the_time_of_the_next_start_also_after_a_fai
                      backlog=backlog_of(demand(1000, 1e6), limits))  # fmt: skip
     choice = PlacedDecision(decision=decide(idle, Policy.YIELD))
     shape = Shape(pool="p", cores=4, memory_mb=100)
-    plan = with_names(shape, idle, choice=choice, groups=[], starts_wait=used_up.why)
+    plan = with_names(shape, idle, choice=choice, starts_wait=used_up.why)
     assert plan.waits_for == used_up.why
     assert plan.decision.why == f"4 idle, 0 for regular jobs that can start now; {used_up.why}"
     assert causes_of([plan], used_up, wide_waits=False) == ["starts"]

@@ -35,7 +35,6 @@ def plan(pool: str) -> Named:
         Shape(pool=pool, cores=4, memory_mb=1),
         SITUATION,
         choice=PlacedDecision(decision=decide(SITUATION, Policy.YIELD)),
-        groups=[],
         starts_wait="",
     )
 

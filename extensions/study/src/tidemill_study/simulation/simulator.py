@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from tidemill.harvest.plan.headroom import Headroom, small_width
+from tidemill.harvest.plan.ours import EndOrder, Holding
 from tidemill.harvest.plan.pace import POLL_CALLS, QUIET_POLLS, GlancePace
 from tidemill.harvest.plan.phase import REACTION_S, glance_offsets, lead
 from tidemill.harvest.plan.policies import Policy, decide
@@ -24,9 +25,7 @@ from tidemill.harvest.plan.profile import EVER, FreeNodes, play
 from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
-    CancelHolding,
     Decision,
-    Holding,
     Limits,
     Outage,
     Situation,
@@ -472,7 +471,7 @@ class SimulatedMachine:
             self._cancel_one(change)
         return bool(decision.cancel)
 
-    def _cancel_one(self, change: CancelHolding) -> None:
+    def _cancel_one(self, change: EndOrder) -> None:
         cohort = self.cohorts[change.key]
         count = min(change.count, cohort.count)
         if self.now_s < self.world.horizon_s:
