@@ -1,18 +1,21 @@
-"""Pages of what sites show, whatever numbers they send: nobody's page ends with an error."""
+"""Pages of what sites show: each view on its page, and no page ends with an error whatever numbers a site sends."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, failed, leases
 
 from tidemill.model.identity import LOCAL
+from tidemill.model.trouble import RefusedApplication
 from tidemill.server.read import api_pages
 from tidemill.server.web import caches, campaigns, home, hospital, jobs, sites
 from tidemill.server.web.query import AddressQuery
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.far import CacheFigures, CacheView, ReadView, RouteView
-from tidemill.wire.monitoring import AreaSums, MoveSums, SiteSums
+from tidemill.wire.monitoring import AreaSums, BadNode, GrantView, MoveSums, SiteSums
 from tidemill.wire.views import RawViews, packed
 
 HUGE = 10**400
@@ -46,18 +49,33 @@ def hostile(job: int, number: int) -> RawViews:
     )
 
 
+def asked(world: World, path: str, **at: object) -> PageRequest:
+    query = AddressQuery(path, {})
+    return PageRequest(world.reader, world.dispatcher, LOCAL, query, at, 1_700_000_000_000_000, {}, "")
+
+
+def test_the_page_of_a_site_shows_the_views_that_its_last_sync_brought(world: World) -> None:
+    site, made = Site(world, "lrz"), Pages()
+    grant = GrantView(account="phy123", granted=60.0, used=41.0, open=7.0, left=12.0)
+    node = BadNode(node="nid00417", since_us=1, until_us=2, why="starts failed fast", evidence=[])
+    refused = RefusedApplication(name="old", file="old.toml", why="its digest has changed")
+    site.sync(views=packed(grants=[grant], bad_nodes=[node], bad_nodes_total=1, refused=[refused]))
+    texts = ["phy123", "nid00417</b> starts failed fast", "<b>old</b> is refused: its digest has changed"]
+    page = sites.site(asked(world, "/sites/lrz", name="lrz"), made)
+    assert [text for text in texts if text not in page] == []
+    site.sync(views=packed(mode="observe"))
+    page = sites.site(asked(world, "/sites/lrz", name="lrz"), made)
+    assert "It only observes" in page
+    assert [text for text in texts if text in page] == []
+
+
 def test_pages_are_shown_whatever_numbers_a_site_sends(world: World) -> None:
     (job,) = world.submit(SIM)
     other = Site(world, "honest")
     other.sync(views=packed(caches=[CacheView(name="mine", state="running")]))
     for number in (HUGE, NEGATIVE, 2**63, -(2**63), 0):
         Site(world, f"hostile{abs(number) % 97}{number < 0}").sync(views=hostile(job, number), want=0)
-    made = Pages()
-
-    def shown(path: str, **at: object) -> PageRequest:
-        return PageRequest(
-            world.reader, world.dispatcher, LOCAL, AddressQuery(path, {}), at, 1_700_000_000_000_000, {}, ""
-        )
+    made, shown = Pages(), partial(asked, world)
 
     text = caches.listing(shown("/caches"), made)
     assert "mine" in text
@@ -98,12 +116,7 @@ def test_pages_send_nobody_to_read_a_stderr_that_is_empty(world: World, stderr: 
     (job,) = world.submit(msgspec.structs.replace(SIM, retries=0))
     (lease,) = leases(site.sync())
     site.sync(failed(lease, 0, message="the payload left no `hits.root`", stderr=stderr))
-    made = Pages()
-
-    def shown(path: str, **at: object) -> PageRequest:
-        return PageRequest(
-            world.reader, world.dispatcher, LOCAL, AddressQuery(path, {}), at, 1_700_000_000_000_000, {}, ""
-        )
+    made, shown = Pages(), partial(asked, world)
 
     pages = [
         jobs.job(shown(f"/jobs/{job}", job=job), made),
