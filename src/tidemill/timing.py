@@ -41,7 +41,7 @@ def replaced() -> list[str]:
 
 
 def _rooms(text: str) -> dict[str, dict[str, Any]]:
-    if not (_TREE / "tests" / "conftest.py").is_file() or not (_TREE / "src" / "tidemill").is_dir():
+    if not (_TREE / "tests" / "timing.py").is_file() or not (_TREE / "src" / "tidemill").is_dir():
         raise ConfigError(
             f"`{VARIABLE}` is set, which only tests in Tidemill's source tree may set",
             hint=f"remove it from the environment: `unset {VARIABLE}`",

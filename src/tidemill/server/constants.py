@@ -72,7 +72,7 @@ SITES_NAMED_MAX = 20
 row each, for ever."""
 
 REQUESTS_PER_S = 100.0
-"""Requests of one submitter in a second, on average; ten seconds' worth may come at once. `time_share`
+"""Requests of one submitter in a second, on average; ten seconds' worth may come at once. TIME_SHARE
 bounds what they cost."""
 
 TIME_SHARE = 0.2

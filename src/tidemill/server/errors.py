@@ -24,6 +24,9 @@ from __future__ import annotations
 
 from tidemill.errors import JobError, SiteError
 
+FIXED = "the same on every server: no setting changes it"
+"""What a refusal says of a bound that is a constant: asking the operator for more is in vain."""
+
 
 class _OwnedError(JobError):
     """`of_another`: what it names belongs to another, for the log alone: who asks gets the same answer as if it did not

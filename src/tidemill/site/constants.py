@@ -57,12 +57,12 @@ TOP_UP_S = 60.0
 """Without TCP: pause between two reads of new work by a pilot, for one look-up a minute and node on the
 shared file system."""
 
-CYCLE_S: float | None = None
-"""The scheduler's backfill cycle; none = as it says, else 30 s (Slurm's `bf_interval`)."""
+CYCLE_S = 30.0
+"""The scheduler's backfill cycle: the default of Slurm's `bf_interval` (slurm.conf(5), SchedulerParameters)."""
 
-DEATH_S: float | None = None
-"""From cancelling one of Tidemill's allocations to its nodes being free; none = as measured (PBS with a
-history), else 5 s."""
+DEATH_S = 5.0
+"""From cancelling one of Tidemill's allocations to its nodes being free, until that was measured (PBS with a
+history). OpenPBS 23.06: 1 to 3 s (see `script_words` in batch/pbs/command)."""
 
 SLACK_S = 30.0
 """Regular jobs end at most T after their limit: Slurm's KillWait and the epilog."""

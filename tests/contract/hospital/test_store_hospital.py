@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, SLOW, Hospital, bounce, lose, make
 from tests.contract.server_world import SIM, Site, done, failed, leases, release_of
+from tests.timing import timing
 
 from tidemill.config.hospital import Downtimes, DowntimeSource
 from tidemill.model.failure import Evidence, FailureClass
@@ -143,6 +144,25 @@ def test_a_stated_failure_runs_again_with_gentler_settings_and_fails_there_for_g
     other.sync(out_of_memory(treated, 0), want=0)
     assert world.state(second) == "FAILED", "the only ward has treated it"
     assert (world.rows()["memory"].failed, len(world.job(second).stays)) == (1, 1)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_job_that_fails_in_as_many_wards_as_it_may_enter_fails_though_another_would_treat_it(
+    open_worlds: list[Hospital], store: Store, most: int
+) -> None:
+    wards = [msgspec.structs.replace(MEMORY, name=f"memory-{number}") for number in range(3)]
+    with timing(server={"MOVES_MAX": most}):
+        world = make(open_worlds, store, *wards)
+        (job,) = world.submit(HOME)
+        home, other = Site(world, "home"), Site(world, "a")
+        other.sync(want=0)
+        (lease,) = leases(home.sync())
+        home.sync(out_of_memory(lease), want=0)
+        for _ in range(most):
+            assert world.state(job) != "FAILED"
+            (lease,) = leases(other.sync())
+            other.sync(out_of_memory(lease), want=0)
+        assert (world.state(job), len(world.job(job).stays)) == ("FAILED", most)
 
 
 def test_other_failures_and_jobs_without_a_home_fail_as_ever(

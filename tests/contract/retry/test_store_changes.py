@@ -135,7 +135,7 @@ def test_a_change_counts_under_the_quotas_of_its_submitter(world: World) -> None
     ada = Identity(role=Role.SUBMITTER, name="ada", via=Via.CERTIFICATE)
     world.dispatcher.rules = DispatchRules(quotas=Quotas())
     (job,) = world.submit(SMALL, owner="ada")
-    with pytest.raises(QuotaError, match="campaign_kinds_max"):
+    with pytest.raises(QuotaError, match="kinds of jobs in one campaign"):
         world.dispatcher.handle_retry(ActionRequest(jobs=[job], changes=MEMORY), ada)
     assert world.job(job).spec.resources.memory_mb == 100
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.timing import timing
 
 from tidemill.config.hospital import Ward
 from tidemill.errors import ConfigError
-from tidemill.server import constants
 from tidemill.server.hospital import ical
 from tidemill.server.hospital.admission import Patient, admission, goes_home
 from tidemill.server.hospital.datasets import dataset_of, parents, spelled
@@ -36,21 +36,26 @@ WARDS = st.lists(
 ).map(lambda wards: dict(enumerate(wards, 1)))  # fmt: skip
 
 
-@given(WARDS, st.lists(st.tuples(st.booleans(), st.sampled_from(["", "memory", "walltime"])), max_size=60))
-def test_no_job_is_moved_more_often_than_the_largest_moves_max(
-    wards: dict[int, Ward], happens: list[tuple[bool, str]]
+@given(
+    WARDS,
+    st.lists(st.tuples(st.booleans(), st.sampled_from(["", "memory", "walltime"])), max_size=60),
+    st.integers(1, 5),
+)
+def test_no_job_is_moved_more_often_than_the_bound_says(
+    wards: dict[int, Ward], happens: list[tuple[bool, str]], most: int
 ) -> None:
     moves = ward = 0
     for is_down, failure in happens:
         down = "silent" if is_down else ""
         patient = Patient(0, moves, failure, ward)
-        found = admission(wards, patient, home_down=down, now_us=NOW_US, treatable=lambda _: True)
+        with timing(server={"MOVES_MAX": most}):
+            found = admission(wards, patient, home_down=down, now_us=NOW_US, treatable=lambda _: True)
         if found is not None:
             assert found.ward != ward
             moves, ward = moves + 1, found.ward
         elif ward and goes_home(wards[ward], "home_down: x", home_down=down):
             ward = 0
-    assert moves <= constants.MOVES_MAX
+    assert moves <= most
 
 
 @given(WARDS)

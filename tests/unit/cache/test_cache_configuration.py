@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.timing import timing
 
 from tidemill import config
 from tidemill.cache import constants
 from tidemill.cache.engine.configuration import CachePlaces, check, space_of, texts
 from tidemill.cache.engine.nodeform import NodeCache, node_text
-from tidemill.config.cache import CacheConfig, CacheSpace
+from tidemill.config.cache import FILES_OPEN_MIN, FLUSH_BLOCKS_MIN, RAM_BYTES_MIN, CacheConfig, CacheSpace
 from tidemill.errors import ConfigError
 
 PLACES = CachePlaces(data=Path("/scratch/data"), run=Path("/scratch/c/run"))
@@ -56,16 +59,35 @@ def test_what_is_exported_and_allowed_is_exactly_the_list() -> None:
 
 
 def test_every_key_of_the_engine_reaches_the_configuration() -> None:
-    keys = "block_bytes = '256KiB'\nprefetch_blocks = 0\nport = 1099\n"
-
-    made = lines(ORIGIN + keys + "[space]\nmax = '10GB'\n")
+    made = lines(ORIGIN + "block_bytes = '256KiB'\nprefetch_blocks = 0\n" + SPACE)
 
     assert "pfc.blocksize 262144" in made
     assert "pfc.prefetch 0" in made
+    assert "oss.localroot /scratch/data" in made
+
+
+def test_constants_reach_the_configuration() -> None:
+    made = lines(ORIGIN + SPACE)
     assert "pfc.ram 1073741824" in made
     assert "pfc.flush 100" in made
     assert "pfc.diskusage 0.93 0.96 files 4882812k 8789062k 9765625k purgeinterval 60" in made
-    assert "oss.localroot /scratch/data" in made
+
+    room = {"DISK_LOW": 0.5, "DISK_HIGH": 0.6, "BASE_PARTS": 1, "NOMINAL_PARTS": 8, "PURGE_INTERVAL_S": 120}
+    with timing(cache={"RAM_BYTES": 4 << 30, "FLUSH_BLOCKS": 500, **room}):
+        other = lines(ORIGIN + SPACE)
+
+    assert "pfc.ram 4294967296" in other
+    assert "pfc.flush 500" in other
+    assert "pfc.diskusage 0.5 0.6 files 976562k 7812500k 9765625k purgeinterval 120" in other
+
+
+def test_constants_are_what_xcache_takes() -> None:
+    assert 0 < constants.BASE_PARTS < constants.NOMINAL_PARTS < 10
+    assert 0 < constants.DISK_LOW < constants.DISK_HIGH < 1
+    assert 60 <= constants.PURGE_INTERVAL_S <= 3600
+    assert constants.RAM_BYTES >= RAM_BYTES_MIN
+    assert constants.FLUSH_BLOCKS >= FLUSH_BLOCKS_MIN
+    assert constants.FILES_OPEN_MAX >= FILES_OPEN_MIN
 
 
 def test_clients_are_this_host_and_those_named() -> None:
@@ -162,10 +184,22 @@ def test_security_that_would_not_hold_is_refused(tables: str, why: str) -> None:
     assert why in refused(ORIGIN + SPACE + tables)
 
 
-def test_a_space_of_a_byte_is_refused() -> None:
-    assert space_of(CacheSpace(max=100)) == (50, 90, 100)
+@given(st.integers(3, 1 << 60))
+def test_base_nominal_and_maximum_grow_in_this_order(most: int) -> None:
+    base, nominal, kept = space_of(CacheSpace(max=most))
+    assert 0 < base < nominal < kept == most
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_space_of_a_few_bytes_is_refused(most: int) -> None:
     with pytest.raises(ConfigError, match="too small"):
-        space_of(CacheSpace(max=1))
+        space_of(CacheSpace(max=most))
+
+
+@pytest.mark.parametrize("room", [{"NOMINAL_PARTS": 10}, {"NOMINAL_PARTS": 0}])
+def test_a_space_in_the_wrong_order_is_not_written(room: dict[str, int]) -> None:
+    with timing(cache=room), pytest.raises(ConfigError):
+        lines(ORIGIN + SPACE)
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a$b", "/a#b", '/a"b', "/a\nb"])

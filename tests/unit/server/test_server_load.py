@@ -25,7 +25,7 @@ from tidemill.server.core import body_count, submission
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.database.store import Store
-from tidemill.server.errors import ConflictError, QuotaError, RequestError
+from tidemill.server.errors import FIXED, ConflictError, QuotaError, RequestError
 from tidemill.server.identity.access import IDENTITY
 from tidemill.wire.api import ActionRequest, SubmitRequest
 
@@ -185,27 +185,27 @@ def refusal(dispatcher: Dispatcher, asked: SubmitRequest) -> str:
 
 def test_each_quota_names_itself_and_its_value(dispatcher: Dispatcher) -> None:
     assert "there may be 50 (`quotas.open_jobs_max`)" in refusal(dispatcher, request("a", repeat=[51]))
-    assert "there may be 5 (`quotas.open_kinds_max`)" in refusal(dispatcher, request("a", *kinds(1, 6)))
+    assert f"there may be 5 ({FIXED})" in refusal(dispatcher, request("a", *kinds(1, 6)))
     named = [JobSpec(app="sim", site=f"s{each}") for each in range(3)]
-    assert "there may be 2 (`quotas.sites_named_max`)" in refusal(dispatcher, request("a", *named))
+    assert f"there may be 2 ({FIXED})" in refusal(dispatcher, request("a", *named))
     long = [JobSpec(app="sim", params={"a": str(each) + "x" * 30_000}) for each in range(40)]
-    assert "may store 1 MB (`quotas.stored_bytes_max`)" in refusal(dispatcher, request("a", *long))
+    assert f"may store 1 MB ({FIXED})" in refusal(dispatcher, request("a", *long))
     assert dispatcher.handle_submit(request("a", repeat=[50]), EVE).count == 50
 
 
 def test_what_has_ended_counts_no_more_but_the_kinds_of_a_campaign_do(dispatcher: Dispatcher) -> None:
     for key, first in (("a", 1), ("b", 11)):
         dispatcher.handle_submit(request(key, *kinds(first, 4)), EVE)
-        assert "open_kinds_max" in refusal(dispatcher, request(f"{key}2", *kinds(100, 2)))
+        assert "kinds of jobs of" in refusal(dispatcher, request(f"{key}2", *kinds(100, 2)))
         dispatcher.handle_cancel(ActionRequest(campaign="c"), EVE)
-    assert "there may be 8 (`quotas.campaign_kinds_max`)" in refusal(dispatcher, request("c", *kinds(50, 1)))
+    assert f"there may be 8 ({FIXED})" in refusal(dispatcher, request("c", *kinds(50, 1)))
     dispatcher.handle_submit(request("d", *kinds(1, 4)), EVE)  # known ones
 
 
 def test_campaigns_are_kinds_too(dispatcher: Dispatcher) -> None:
     for each in range(5):
         dispatcher.handle_submit(request(f"k{each}", campaign=f"c{each}"), EVE)
-    assert "open_kinds_max" in refusal(dispatcher, request("k5", campaign="c5"))
+    assert "kinds of jobs of" in refusal(dispatcher, request("k5", campaign="c5"))
 
 
 def test_the_servers_own_user_has_no_quotas(dispatcher: Dispatcher) -> None:
@@ -234,7 +234,7 @@ def test_a_retry_opens_no_more_kinds_than_a_submission_may(dispatcher: Dispatche
     dispatcher.handle_submit(request("a", *kinds(1, 4)), EVE)
     dispatcher.handle_cancel(ActionRequest(campaign="c"), EVE)
     dispatcher.handle_submit(request("b", *kinds(5, 4)), EVE)
-    with pytest.raises(QuotaError, match="open_kinds_max"):
+    with pytest.raises(QuotaError, match="kinds of jobs of"):
         dispatcher.handle_retry(ActionRequest(jobs=[1, 2]), EVE)
     assert dispatcher.handle_retry(ActionRequest(jobs=[1]), EVE).changed == 1
 

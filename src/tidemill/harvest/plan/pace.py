@@ -48,7 +48,7 @@ one: the user who submitted it watches, and what it waits for may have ended lon
 
 LEFT_S = 5.0
 """Pause between such polls while an allocation that was canceled, or whose pilots have signed off, has not ended: the
-usual time from its end to idle nodes (`DEATH_S` in `site/nodes/planning`)."""
+usual time from its end to idle nodes (`DEATH_S` in `site/constants`)."""
 
 BURST_POLLS = 4.0
 """Polls beyond the sustained rate that a burst of changes may cause."""

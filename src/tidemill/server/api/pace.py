@@ -17,13 +17,13 @@ import msgspec
 from tidemill import clock, log
 from tidemill.model.identity import Identity, Role
 from tidemill.server import constants
-from tidemill.server.errors import PaceError
+from tidemill.server.errors import FIXED, PaceError
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 
 COST_S = "tidemill.cost_s"  #: in the ASGI scope: seconds that a request has taken of the server
 PATIENCE_S = 5.0  #: longest time that a request waits for its turn
 REFUSAL_PAUSE_S = 2.0  #: before a request is refused, so that immediate retries cannot overload the server
-BURST_S = 10.0  #: as many requests may come at once as `requests_per_s` allows in this time
+BURST_S = 10.0  #: as many requests may come at once as REQUESTS_PER_S allows in this time
 CREDIT_S = 1.0  #: of the server's time that may be taken at once
 DEBT_S_MAX = (
     10.0  #: one large request, such as to cancel a million jobs, must not lock its user out for minutes
@@ -36,6 +36,13 @@ BYTE_COST_S = 1e-8  #: of one byte of a body: TLS, parsing, counting; measured: 
 SHOWN_COST_S = 0.5  #: of a page at most
 STREAMS = ("/v1/changes", "/live")  #: and logs of jobs: they wait for something to happen
 ACCOUNTS_MAX = 10_000
+BOUNDS = {
+    "requests_per_s": "send {:g} requests a second on average",
+    "time_share": "take {:.0%} of the server's time on average",
+    "requests_max": "have {:g} requests under way at once",
+    "feeds_max": "wait for {:g} feeds and logs at once",
+}
+"""What each submitter may do, for the text of a refusal."""
 _LOG = log.Log("server")
 
 
@@ -59,7 +66,7 @@ class PaceAccount:
         self._debt_s = min(self._debt_s + cost_s, DEBT_S_MAX)
 
     def wait_s(self, now_s: float) -> tuple[float, str]:
-        """How long the next request has to wait, and the quota that says so."""
+        """How long the next request has to wait, and which of BOUNDS says so."""
         self._pass(now_s)
         by_rate = (self._asked - constants.REQUESTS_PER_S * BURST_S) / constants.REQUESTS_PER_S
         by_time = (self._debt_s - CREDIT_S) / constants.TIME_SHARE
@@ -174,18 +181,18 @@ class Gate:
         """Wait until the account allows another request. Raises PaceError when that is later than `until_s`."""
         while True:
             now_s = clock.monotonic_s()
-            wait_s, quota = account.wait_s(now_s)
+            wait_s, bound = account.wait_s(now_s)
             if wait_s <= 0:
                 return
             if now_s + wait_s > until_s:
-                most = constants.REQUESTS_PER_S if quota == "requests_per_s" else constants.TIME_SHARE
-                raise _paced(quota, most, "there were too many requests of late", wait_s)
+                most = constants.REQUESTS_PER_S if bound == "requests_per_s" else constants.TIME_SHARE
+                raise _paced(bound, most, "there were too many requests of late", wait_s)
             await asyncio.sleep(wait_s)
 
 
-def _paced(quota: str, most: float, why: str, wait_s: float) -> PaceError:
+def _paced(bound: str, most: float, why: str, wait_s: float) -> PaceError:
     return PaceError(
-        f"{why}; the quota `quotas.{quota}` of each submitter is {most:g}",
+        f"{why}; each submitter may {BOUNDS[bound].format(most)} ({FIXED})",
         wait_s=max(1.0, wait_s),
         hint="wait as long as `Retry-After` says and send it again",
     )

@@ -45,7 +45,7 @@ from tidemill.site.nodes.batch_calls import (
 from tidemill.site.nodes.doubts import CAUSE, Doubts
 from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
-from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
+from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.plan_log import PlanLog, shown_pools
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
@@ -259,7 +259,7 @@ class Harvesting:
 
     def _take_work(self) -> list[s.Allocation]:
         """Our allocations that take work, or will."""
-        now_us, death_s = clock.now_us(), self._death_s
+        now_us, death_s = clock.now_us(), self.machine.death_s
         return [a for a in self.book.living if not planning.takes_no_work(a, now_us, death_s=death_s)]
 
     def _has_grown(self, demand: Demand, takes: Sequence[s.Allocation]) -> bool:
@@ -325,10 +325,6 @@ class Harvesting:
         return any(a.state is AllocationState.ACTIVE and not planning.has_left(a) for a in self.book.living)
 
     @property
-    def _death_s(self) -> float:
-        return planning.death_s_of(self._config, self.machine.death_s)
-
-    @property
     def glance_s(self) -> float | None:
         """The pause before a glance now; None = there is none."""
         if self._policy is not Policy.YIELD:
@@ -348,8 +344,8 @@ class Harvesting:
         return phase.until_glance(
             pause_s * self.calls.batch.calls.interval_factor,
             plan_age_s=age_s,
-            cycle_s=constants.CYCLE_S or CYCLE_S,
-            lead_s=phase.lead(self._death_s),
+            cycle_s=constants.CYCLE_S,
+            lead_s=phase.lead(self.machine.death_s),
         )
 
     def _pause_s(self) -> float:
@@ -364,8 +360,8 @@ class Harvesting:
         return phase.pause(
             pause_s,
             plan_age_s=snapshot.plan_age_s,
-            cycle_s=constants.CYCLE_S or CYCLE_S,
-            lead_s=phase.lead(self._death_s),
+            cycle_s=constants.CYCLE_S,
+            lead_s=phase.lead(self.machine.death_s),
         )
 
     def _take(self) -> bool:
@@ -404,9 +400,9 @@ class Harvesting:
         self._has_news |= changed
         self._send_home(futile)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
-        self.machine.death_s = self.calls.batch.calls.death_s
+        self.machine.measured_death_s = self.calls.batch.calls.death_s
         again = self._recancels.due(
-            self.book.living, clock.now_us(), pause_us=planning.dying_us(self._death_s)
+            self.book.living, clock.now_us(), pause_us=planning.dying_us(self.machine.death_s)
         )
         self._note_answer(answer, again)
         self.glances.pace.cost(answer.calls)

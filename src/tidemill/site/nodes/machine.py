@@ -53,9 +53,6 @@ _log = Log("machine")
 WALLTIME_MIN_S = 60.0
 """A shorter limit than a minute there is not: Slurm, PBS and Grid Engine plan in minutes, or round up to them."""
 
-CYCLE_S = 30.0
-"""Slurm's default bf_interval (slurm.conf(5), SchedulerParameters)."""
-
 
 class SiteMachine:
     """The machine of one site. Reads the batch system once, when it is made. Raises SiteError."""
@@ -67,7 +64,7 @@ class SiteMachine:
         self._config = config
         self._policy = planning.policy_of(config)
         self.look_s = planning.poll_s_of(config)  #: usual pause between two polls of the machine
-        self.death_s = 0.0  #: as the batch system has it measured; 0 = not yet
+        self.measured_death_s = 0.0  #: as the batch system has it measured; 0 = not yet
         self.costs = costs
         self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
@@ -174,12 +171,16 @@ class SiteMachine:
 
     # ---- plans ----
 
+    @property
+    def death_s(self) -> float:
+        """How long after we cancel an allocation its nodes are free."""
+        return planning.death_s_of(self.measured_death_s)
+
     def plans(self, state: SiteState, demand: Demand, starts: Starts, policy: Policy) -> list[Named]:
         """What to do now, pool by pool."""
         living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
         wide = [a for a in living if _is_wide(state, a)]
-        death_s = planning.death_s_of(self._config, self.death_s)
-        dying, stuck = planning.on_their_way(living, clock.now_us(), death_s=death_s)
+        dying, stuck = planning.on_their_way(living, clock.now_us(), death_s=self.death_s)
         others = [a for a in living if not _is_wide(state, a) and a.name not in dying | stuck]
         apart = {a.name for a in wide} | stuck
         taken = sum(a.nodes for a in living if a.name in apart)
@@ -401,8 +402,8 @@ class SiteMachine:
             starts_per_node_hour=constants.STARTS_PER_NODE_HOUR,
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
             poll_s=planning.poll_s_of(config),
-            cycle_s=constants.CYCLE_S or CYCLE_S,
-            death_s=planning.death_s_of(config, self.death_s),
+            cycle_s=constants.CYCLE_S,
+            death_s=self.death_s,
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
         )

@@ -51,10 +51,6 @@ SUBMITS_MAX = 20
 SINGLES_MAX = 8
 """Single jobs in one plan where elements of arrays could not be shortened: a quarter of `cluster.calls_per_min_max`."""
 
-DEATH_S = 5.0
-"""From our cancel to nodes that are free, until that was measured. OpenPBS 23.06: 1 to 3 s (see `script_words` in
-batch/pbs/command)."""
-
 DYING_S_MIN, DYING_DEATHS = 120.0, 3.0
 """An allocation that was canceled is gone after this time, or after this multiple of the death time if that is more.
 KillWait is 30 s by default (slurm.conf(5)), an epilog of a centre takes a minute; OpenPBS took up to 43 s."""
@@ -127,13 +123,9 @@ def policy_of(config: SiteConfig) -> Policy:
     return defaults.get(config.batch, Policy.YIELD)
 
 
-def death_s_of(config: SiteConfig, measured_s: float = 0.0) -> float:
-    """How long after we cancel an allocation its nodes are free: as configured, or measured (0 = not yet), or usual."""
-    if constants.DEATH_S is not None:
-        return constants.DEATH_S
-    if measured_s:
-        return measured_s
-    return DEATH_S
+def death_s_of(measured_s: float) -> float:
+    """How long after we cancel an allocation its nodes are free: as measured (0 = not yet), or usual."""
+    return measured_s or constants.DEATH_S
 
 
 def submissions_of(count: int, config: SiteConfig, *, policy: Policy, made: int) -> list[int]:

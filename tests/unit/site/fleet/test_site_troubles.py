@@ -226,9 +226,10 @@ def test_a_host_that_the_site_does_not_read_from_is_the_sites_refusal(home: Path
     agent.close()
 
 
-def test_after_the_operators_time_jobs_go_back_without_blame(home: Path) -> None:
+@pytest.mark.timing(site={"WAIT_MAX_S": 0})
+def test_after_the_longest_wait_jobs_go_back_without_blame(home: Path) -> None:
     pem = write_proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
-    agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem), wait_max_s=0)
+    agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem))
     agent.lease(remote(1))
     evidence = agent.until_refused()
     assert evidence.failure is FailureClass.CREDENTIAL

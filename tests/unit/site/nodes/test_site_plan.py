@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.timing import timing
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan.policies import Policy, decide
@@ -80,11 +79,9 @@ def test_on_pbs_what_may_have_to_be_shortened_is_asked_for_alone_up_to_a_number(
     assert submissions_of(3, CONFIG, policy=Policy.DEMAND, made=0) == [1, 1, 1]
 
 
-def test_a_death_takes_five_seconds_until_it_is_measured_unless_the_site_says_so() -> None:
-    assert death_s_of(CLUSTER) == 5.0
-    assert death_s_of(CLUSTER, measured_s=8.0) == 8.0
-    with timing(site={"DEATH_S": 0}):
-        assert death_s_of(CLUSTER, measured_s=8.0) == 0
+def test_a_death_takes_five_seconds_until_it_is_measured() -> None:
+    assert death_s_of(0.0) == constants.DEATH_S == 5.0
+    assert death_s_of(8.0) == 8.0
 
 
 def test_nodes_are_asked_for_as_the_backlog_fills_them() -> None:

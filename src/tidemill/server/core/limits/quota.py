@@ -11,7 +11,7 @@ from tidemill.server.core.limits.storage import Storage, sizes_text
 from tidemill.server.database.rows import JOB_BYTES, KIND_COLUMNS, KindKey, key_of
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import alike
-from tidemill.server.errors import QuotaError
+from tidemill.server.errors import FIXED, QuotaError
 
 HINTS = {
     "open_jobs_max": "wait until some have ended, submit fewer, or ask the server's operator to raise the quota",
@@ -21,7 +21,7 @@ HINTS = {
     "campaign_kinds_max": "submit the rest in another campaign",
     "sites_named_max": "name sites that have joined: `tidemill app list` shows which sites offer an application",
 }
-"""What may help, by quota."""
+"""What may help, by quota: a key of `[quotas]`, which the operator sets, or a bound that is fixed."""
 
 
 class QuotaDemand(NamedTuple):
@@ -61,7 +61,7 @@ def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas, storage: Storag
         raise _refusal("stored_bytes_max", text)
     if storage is not None:
         storage.check_stored(work.session, more_bytes)
-    _check_sites(work, wanted, quotas)
+    _check_sites(work, wanted)
 
 
 def check_again(work: UnitOfWork, owner: str, kinds: Sequence[int], quotas: Quotas) -> None:
@@ -92,7 +92,7 @@ def _kind_id(work: UnitOfWork, key: KindKey) -> int:
     return found or 0
 
 
-def _check_sites(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
+def _check_sites(work: UnitOfWork, wanted: QuotaDemand) -> None:
     fresh = {name for name in wanted.sites if name not in work.memory.site_ids}
     if fresh:
         sites = work.memory.sites.values()
@@ -107,4 +107,5 @@ def _within(most: int, key: str, number: int, what: str) -> None:
 
 
 def _refusal(key: str, text: str) -> QuotaError:
-    return QuotaError(f"{text} (`quotas.{key}`)", hint=HINTS[key])
+    who = f"`quotas.{key}`" if key in Quotas.__struct_fields__ else FIXED
+    return QuotaError(f"{text} ({who})", hint=HINTS[key])
