@@ -30,9 +30,10 @@ TWO := -n 2 --dist loadfile
 # OPTIONS_x: `$(TWO)` where its files share nothing.
 # An extension is a folder of extensions/; its tests that need no cluster and no browser run with it and the core alone.
 EXTENSIONS := $(notdir $(patsubst %/,%,$(wildcard extensions/*/)))
-GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers images gridengine pbs slurm slurmdbd ordinary local attack fault integrations
+GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers images sge pbs slurm slurmdbd ordinary local attack fault integrations
 TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
+TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
 TESTS_browser := tests/browser extensions/study/tests/browser
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
@@ -52,7 +53,7 @@ OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # deadlines pass. What takes longest comes first, then what fills the room.
 ROOM := 24
 ORDER := \
-  test-local:12 test-slurm:5 test-ordinary:4 test-attack:12 test-pbs:9 test-gridengine:4 test-browser:10 test-postgresql:12 test-transfer:8 \
+  test-local:12 test-slurm:5 test-ordinary:4 test-attack:12 test-pbs:9 test-sge:4 test-browser:10 test-postgresql:12 test-transfer:8 \
   test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-images:10 test-containers:8 test-benches:12 test-fault:24
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
@@ -157,7 +158,7 @@ gen: setup ## write the generated files: schema, Rust types, licences of crates,
 	.venv/bin/python scripts/third_party.py
 	for page in states failures config files metrics dashboard notebook; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
-	for name in $(EXTENSIONS); do .venv/bin/python -m tidemill.cli.reference $$name > extensions/$$name/docs/cli.md; done
+	for page in extensions/*/docs/cli.md; do name=$${page#*/}; .venv/bin/python -m tidemill.cli.reference $${name%%/*} > $$page; done
 
 cut: setup ## messages through a TCP cut of 60 s: three minutes
 	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py

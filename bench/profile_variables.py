@@ -7,7 +7,7 @@ the stop.
 
 --batch slurm        variables in the user's shell; 3 nodes
 --batch gridengine   files of default options, `~/.sge_qstat` and `~/.sge_request`; 2 nodes. Tidemill does not release
-                     nodes there (docs/batch-gridengine.md), so the job waits for the end of limits of about a minute
+                     nodes there, so the job waits for the end of limits of about a minute
 
 Needs root; takes 40 minutes for three rounds on Slurm, 15 on Grid Engine.
 """
@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.worlds.batch import batch_gridengine, gridengine_shell, slurm_shell
+from extensions.gridengine.tests.sge import batch_gridengine, gridengine_shell
+from tests.worlds.batch import slurm_shell
 from tests.worlds.batch.shell_trial import Trial
 from tests.worlds.batch.slurm_cluster import REACH, SlurmCluster
 

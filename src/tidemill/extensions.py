@@ -28,11 +28,13 @@ class Brings(NamedTuple):
     """What an extension of this repository adds, by name: known where it is not installed."""
 
     verbs: tuple[str, ...] = ()
-    batch: tuple[str, ...] = ()  #: kinds of batch systems, as `cluster.batch` names them
+    batch: tuple[str, ...] = ()  #: kinds of batch systems, as `batch` in site.toml names them
+    commands: tuple[str, ...] = ()  #: those by which a login node shows that it has one of them
     transfer: tuple[str, ...] = ()  #: schemes of URLs
 
 
 KNOWN: dict[str, Brings] = {
+    "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
     "study": Brings(verbs=("report opportunity", "report accounting", "simulate")),
 }
 _FIELDS = {VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer"}
@@ -135,6 +137,11 @@ def missing(group: str, name: str) -> ConfigError | None:
             text = f"{what} needs the extension `{extension}`" + (f": {fault}" if fault else "")
             return ConfigError(text, hint=f"install it: pip install 'tidemill[{extension}]'")
     return None
+
+
+def batch_commands(name: str) -> tuple[str, ...]:
+    """The commands by which a kind of batch system is recognised whose extension is known; empty if none is."""
+    return next((each.commands for each in KNOWN.values() if name in each.batch), ())
 
 
 def import_module(name: str, module: str) -> Any:

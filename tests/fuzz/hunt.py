@@ -72,7 +72,8 @@ def seeds_of(parser: Any) -> dict[str, bytes]:
     """The corpus of a parser, and fixtures that it shares with other tests, by name."""
     found = {path.name: path.read_bytes() for path in sorted((parser.corpus / parser.name).glob("*"))}
     for pattern in parser.fixtures:
-        paths = sorted((ROOT / "tests" / "fixtures").glob(pattern))
+        folders = {ROOT / "tests", parser.corpus.parents[1]}  # the core's, and those of its extension
+        paths = sorted(path for folder in folders for path in folder.glob(f"fixtures/{pattern}"))
         assert paths, f"no fixture `{pattern}`"
         found |= {f"ok-{path.name}": path.read_bytes() for path in paths}
     return found

@@ -9,9 +9,6 @@ from typing import Any
 from tests.fuzz.parser import Parser
 
 from tidemill.batch import processes
-from tidemill.batch.gridengine import command as gridengine
-from tidemill.batch.gridengine import replies as sge
-from tidemill.batch.gridengine import survey as sge_survey
 from tidemill.batch.pbs import command as pbs_command
 from tidemill.batch.pbs import glance as pbs_glance
 from tidemill.batch.pbs import nodes as pbs_nodes
@@ -94,28 +91,8 @@ def _elements(content: bytes) -> object:
     return found
 
 
-def _machine_sge(content: bytes) -> object:
-    instances, waiting = sge.read_instances(content)
-    return sge_survey.compose(instances, waiting, [], mine={"12"}).nodes
-
-
-def _jobs_sge(content: bytes) -> object:
-    return list(sge.merge(sge.read_rows(content)))
-
-
 def _reservations_json(content: bytes) -> object:
     return document.reservations(content, "ours")
-
-
-def _reservations_sge(content: bytes) -> object:
-    found = sge.read_reservations(content)
-    return [
-        (sge.read_time(each.get("start_time", "")), sge.read_time(each.get("end_time", ""))) for each in found
-    ]
-
-
-def _accounts_sge(content: bytes) -> object:
-    return [each.ending for each in sge.read_accounts(content)]
 
 
 _AROUND = pbs_survey.Surroundings(
@@ -183,12 +160,6 @@ PARSERS = [
     Parser("slurm-jobs-json", _documents, _P, ("slurm/jobs-*.json",)),
     Parser("slurm-nodes-json", document.nodes, _P, ("slurm/nodes-*.json",)),
     Parser("slurm-reservations-json", _reservations_json, _P, ("slurm/reservations-24.05.json",)),
-    Parser("gridengine-full", _machine_sge, _P, ("gridengine/full.xml",)),
-    Parser("gridengine-jobs", _jobs_sge, _P, ("gridengine/jobs.xml", "gridengine/univa.xml")),
-    Parser("gridengine-contexts", sge.read_contexts, _P),
-    Parser("gridengine-reservations", _reservations_sge, _P, ("gridengine/reservations.xml",)),
-    Parser("gridengine-accounts", _accounts_sge, (), ("gridengine/accounts.txt",)),
-    Parser("gridengine-submit", gridengine.read_id, (SiteError,)),
     Parser("pbs-jobs", lambda c: _jobs_pbs(pbs.read_json(c, "Jobs")), (), ("pbs/jobs*.json",)),
     Parser("pbs-jobs-text", lambda c: _jobs_pbs(pbs.read_text(c, "Job Id:")), (), ("pbs/jobs.txt",)),
     Parser("pbs-machine", _machine_pbs, (), ("pbs/nodes.json", "pbs/queues.json")),

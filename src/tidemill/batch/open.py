@@ -10,8 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tidemill.batch.contract import BatchSystem
+from tidemill.batch.kinds import kind_of
 from tidemill.config.site import Cluster, SiteConfig
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import SiteError
 from tidemill.files import create_durable, make_directories
 
 KEY_BYTES = 8
@@ -48,20 +49,9 @@ def asked_cluster(config: SiteConfig, site_dir: Path) -> Iterator[BatchSystem]:
 def open_cluster(
     kind: str, directory: Path, cluster: Cluster, *, key: str = "", account: str = ""
 ) -> BatchSystem:
-    """A centre's batch system: `slurm`, `pbs` or `gridengine`. Without a key no allocation counts as Tidemill's."""
-    if kind == "slurm":
-        from tidemill.batch.slurm import SlurmBatchSystem
-
-        return SlurmBatchSystem(directory, cluster, key=key, account=account)
-    if kind == "pbs":
-        from tidemill.batch.pbs import PbsBatchSystem
-
-        return PbsBatchSystem(directory, cluster, key=key, account=account)
-    if kind == "gridengine":
-        from tidemill.batch.gridengine import GridEngineBatchSystem
-
-        return GridEngineBatchSystem(directory, cluster, key=key, account=account)
-    raise ConfigError(f"`{kind}` is not a batch system", hint="known: `slurm`, `pbs`, `gridengine`, `local`")
+    """A centre's batch system. Without a key no allocation counts as Tidemill's. Raises ConfigError for a kind that
+    there is not, or whose extension is missing."""
+    return kind_of(kind).open(directory, cluster, key=key, account=account)
 
 
 def site_key(site_dir: Path) -> str:

@@ -217,7 +217,10 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "`nodes_max = 4` and `harvest.node_hours_max = 100`"
         ),
     ] = "run"
-    batch: Annotated[Literal["local", "slurm", "pbs", "gridengine"], doc("The batch system")] = "local"
+    batch: Annotated[
+        str,
+        doc("The batch system: `local`, `slurm`, `pbs`, or one that an extension adds, such as `gridengine`"),
+    ] = "local"
     node: Annotated[NodeUse, doc("What Tidemill uses of each node")] = NodeUse()
     local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()
     cluster: Annotated[Cluster, doc("How the centre's batch system is asked")] = Cluster()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import tidemill
+from tidemill import extensions
+from tidemill.batch import kinds
 from tidemill.batch.local import LocalBatchSystem
 from tidemill.batch.open import asked_cluster, open_batch, open_cluster, site_key
 from tidemill.batch.slurm import SlurmBatchSystem
+from tidemill.cli.site.init import find_batch
 from tidemill.config.site import Account, Cluster, SiteConfig
 from tidemill.errors import ConfigError, SiteError
 
@@ -43,6 +50,65 @@ def test_a_batch_system_that_is_only_asked_leaves_the_site_directory_as_it_is(tm
 def test_an_unknown_batch_system_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`lsf` is not a batch system"):
         open_cluster("lsf", tmp_path, Cluster())
+
+
+TOY = """
+from tidemill.batch.kinds import BatchKind
+from tidemill.batch.local import LocalBatchSystem
+from tidemill.config.site import LocalBatch, NodeUse
+def toy(directory, config, *, key, account):
+    return LocalBatchSystem(directory, LocalBatch(), NodeUse())
+KIND = BatchKind(toy, ("toysub",), ("toystat",), "toydel")
+"""
+
+
+@pytest.fixture
+def extension_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the only extension that is installed: `toy`, with a batch system."""
+    folder = tmp_path / "installed"
+    about = folder / f"tidemill_toy-{tidemill.__version__}.dist-info"
+    about.mkdir(parents=True)
+    (about / "entry_points.txt").write_text(f"[{extensions.BATCH}]\ntoy = toy_batch:KIND\n")
+    (folder / "toy_batch.py").write_text(TOY)
+    for found in (extensions.installed, kinds.kind_of):
+        found.cache_clear()
+    with monkeypatch.context() as only:
+        only.setattr(sys, "path", [str(folder)])
+        assert extensions.installed().keys() == {"toy"}  # and so it stays
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    for found in (extensions.installed, kinds.kind_of):
+        found.cache_clear()
+
+
+@pytest.mark.usefixtures("extension_folder")
+def test_a_batch_system_of_a_missing_extension_says_which_command_installs_it(tmp_path: Path) -> None:
+    config = SiteConfig(name="a", server="unix:/nowhere", batch="gridengine")
+    with pytest.raises(ConfigError, match="`gridengine` needs the extension `gridengine`") as caught:
+        open_batch(config, tmp_path)
+    hint = "install it: pip install 'tidemill[gridengine]'"
+    assert (caught.value.exit_code, caught.value.hint) == (2, hint)
+
+
+@pytest.mark.usefixtures("extension_folder")
+def test_a_login_node_whose_batch_system_needs_a_missing_extension_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    asked = Namespace(batch=None, partition=None, account=None)
+    assert find_batch(asked, tmp_path)[0] == "local"
+    for name in ("qsub", "qconf"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(ConfigError, match="needs the extension `gridengine`"):
+        find_batch(asked, tmp_path)
+
+
+@pytest.mark.usefixtures("extension_folder")
+def test_an_extension_adds_a_batch_system(tmp_path: Path) -> None:
+    assert "toy" in kinds.names()
+    assert isinstance(open_cluster("toy", tmp_path / "batch", Cluster()), LocalBatchSystem)
+    assert kinds.commands_of("toy", submits=True) == ("toysub",)
 
 
 def test_the_key_is_made_once_and_private(tmp_path: Path) -> None:

@@ -44,13 +44,11 @@ OFFERED_HERE = (*OFFERED, "batch", "node.cores", "node.memory_mb")
 OFFERED_ELSEWHERE = ("certificate", "key", "ca", "token_file")
 """Beside these, where the server is another machine's: it lets no site in without a credential."""
 
-SYSTEMS = ("slurm", "pbs", "gridengine", "local")
-#: the commands that identify a batch system: Grid Engine and PBS share the name `qsub`
-COMMANDS_OF = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "pbsnodes"), "gridengine": ("qsub", "qconf")}
-
 
 def define(parser: Parser) -> None:
     """Options of `site init`."""
+    from tidemill.batch import kinds
+
     parser.add_argument(
         "dir", type=Path, nargs="?", metavar="DIR", help="the site's directory (default: HOME/site)"
     )
@@ -61,8 +59,9 @@ def define(parser: Parser) -> None:
         "--server", metavar="ADDRESS", help="the server it works for (default: the socket in HOME/server)"
     )
     parser.add_argument(
-        "--batch", choices=SYSTEMS, help="the batch system (default: the one whose commands are here)"
-    )
+        "--batch", choices=[*kinds.names(), "local"],
+        help="the batch system (default: the one whose commands are here)",
+    )  # fmt: skip
     parser.add_argument(
         "--partition", metavar="P", help="partition or queue to use (default: the batch system's default)"
     )
@@ -174,8 +173,9 @@ def _tell_split(local: Path | None, home: Path) -> None:
 
 def _look(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Facts | None]:
     """What is wanted and what the batch system says."""
+    from tidemill.batch.kinds import ACCOUNT, PARTITION
     from tidemill.site.setup.detection import SiteWishes
-    from tidemill.site.setup.shell import ACCOUNT, PARTITION, shell_settings, usable
+    from tidemill.site.setup.shell import shell_settings, usable
 
     kind, origin, facts = find_batch(args, directory)
     said = {key for key, value in ((PARTITION, args.partition), (ACCOUNT, args.account)) if value is not None}
@@ -204,13 +204,15 @@ def _look(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Fac
 def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None]:
     """The batch system (kind, why, what it says). One that was named must answer; of those whose commands are on PATH
     but belong to no cluster the next is tried. Raises SiteError with what to do."""
+    from tidemill.batch import kinds
     from tidemill.batch.open import open_cluster
     from tidemill.site.setup.advice import advise, is_unconfigured
     from tidemill.site.setup.shell import first_cluster
 
-    here = [kind for kind, names in COMMANDS_OF.items() if all(shutil.which(name) for name in names)]
-    if args.batch in COMMANDS_OF and args.batch not in here:
-        missing = [name for name in COMMANDS_OF[args.batch] if shutil.which(name) is None]
+    here = kinds.kinds_here(submits=True)
+    if args.batch not in (None, "local", *here):
+        wanted = kinds.kind_of(args.batch).submits
+        missing = [name for name in wanted if shutil.which(name) is None]
         raise SiteError(
             f"the commands of {args.batch} are not on PATH: {', '.join(missing)}",
             hint="log in to a login node, or load the centre's module",
@@ -230,7 +232,7 @@ def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None
             raise SiteError(
                 error.message, hint=error.hint or advise(error.message), transient=error.transient
             ) from error
-        return kind, "as you said" if args.batch else f"`{COMMANDS_OF[kind][0]}` is on PATH", facts
+        return kind, "as you said" if args.batch else f"`{kinds.kind_of(kind).submits[0]}` is on PATH", facts
     return "local", "as you said" if args.batch else f"no cluster was found{passed_over}", None
 
 

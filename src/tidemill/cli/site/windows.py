@@ -28,12 +28,11 @@ TOLD_MAX = 10
 PLAN_AGE_S_MAX = 120.0
 """An older plan is reported as such: four of Slurm's default cycles."""
 
-SYSTEMS = ("slurm", "pbs", "gridengine")
-_COMMANDS = {"slurm": ("squeue", "sinfo"), "pbs": ("qstat", "pbsnodes"), "gridengine": ("qstat", "qhost")}
-
 
 def define(parser: Parser) -> None:
     """Options of `windows`."""
+    from tidemill.batch import kinds
+
     parser.add_argument(
         "dir",
         type=Path,
@@ -42,7 +41,7 @@ def define(parser: Parser) -> None:
         help="a site's directory (default: the batch system whose commands are on PATH, else HOME/site)",
     )
     parser.add_argument(
-        "--batch", choices=SYSTEMS, help="the batch system (default: the one whose commands are here)"
+        "--batch", choices=kinds.names(), help="the batch system (default: the one whose commands are here)"
     )
     parser.add_argument(
         "--partition",
@@ -134,13 +133,14 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
 
 def _choose(args: Namespace) -> tuple[str, Path | None]:
     """The batch system, and the site whose configuration counts (None = no site's)."""
+    from tidemill.batch import kinds
     from tidemill.cli.site.directory import read_site, site_directory
     from tidemill.client.home import home_dir
 
     if args.dir is not None:
         return "", site_directory(args)
     if args.batch is not None:
-        missing = [name for name in _COMMANDS[args.batch] if shutil.which(name) is None]
+        missing = [name for name in kinds.kind_of(args.batch).asks if shutil.which(name) is None]
         if missing:
             raise SiteError(
                 f"the commands of {args.batch} are not on PATH: {', '.join(missing)}",
@@ -148,14 +148,15 @@ def _choose(args: Namespace) -> tuple[str, Path | None]:
                 transient=False,
             )
         return args.batch, None
-    here = [kind for kind, names in _COMMANDS.items() if all(shutil.which(name) for name in names)]
+    here = kinds.kinds_here(submits=False)
     site = home_dir(args.home) / "site"
     if (site / "site.toml").is_file() and (not here or read_site(site).batch in here):
         return "", site.absolute()
     if not here:
+        lasts = [f"`{kinds.commands_of(kind, submits=False)[-1]}`" for kind in kinds.names()]
+        looked = " and ".join(filter(None, [", ".join(lasts[:-1]), lasts[-1]]))
         raise SiteError(
-            "there is no batch system: looked for `squeue`, `pbsnodes` and `qhost` on PATH, "
-            f"and for a site in `{site}`",
+            f"there is no batch system: looked for {looked} on PATH, and for a site in `{site}`",
             hint="log in to a login node, or name a site's directory",
             transient=False,
         )

@@ -15,6 +15,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.batch.contract import split_element
+from tidemill.batch.kinds import kind_of
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.account.harm import OwnNodes
 from tidemill.harvest.machine.counting import with_away, with_pilots
@@ -119,8 +120,9 @@ def policy_of(config: SiteConfig) -> Policy:
     """The policy that the configuration names, or the batch system's."""
     if config.harvest.policy is not None:
         return Policy(config.harvest.policy)
-    defaults = {"local": Policy.DEMAND, "gridengine": Policy.WINDOWS}  # which does not show what it plans
-    return defaults.get(config.batch, Policy.YIELD)
+    if config.batch == "local":
+        return Policy.DEMAND
+    return Policy.YIELD if kind_of(config.batch).shows_plan else Policy.WINDOWS
 
 
 def death_s_of(measured_s: float) -> float:
@@ -361,11 +363,12 @@ def end_us_of(allocation: Allocation, *, batch: str) -> int:
     """When it ends, as a plan may rely on: by the limit that the batch system reports; 0 = not known.
 
     An ordered end counts only where the batch system has set it, if need be to the next minute. So one that it refused
-    is ordered again. Elements of PBS's arrays, and all jobs on Grid Engine, keep their limits, and end because their
-    pilots leave.
+    is ordered again. Elements of PBS's arrays, and all jobs of systems that lower no limits, keep theirs, and end
+    because their pilots leave.
     """
     ends_us, ordered_us = allocation.ends_us, allocation.ordered_end_us
-    keeps_limit = batch == "gridengine" or (batch == "pbs" and split_element(allocation.name)[1] is not None)
+    is_element = batch == "pbs" and split_element(allocation.name)[1] is not None
+    keeps_limit = is_element or (batch != "local" and not kind_of(batch).lowers_limits)
     if ordered_us and (keeps_limit or ends_us - ordered_us <= LIMIT_STEP_US):
         return min(ends_us, ordered_us) if ends_us else ordered_us
     return ends_us

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.batch.contract import PLAIN_MAX, PlainReply, split_element
-from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.batch.kinds import kind_of
+from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.files import read_bounded, write_whole
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL
@@ -21,7 +22,6 @@ from tidemill.site.state.site_state import Allocation
 
 NAME = "unended.json"
 BYTES_MAX = 16 << 20
-CANCEL_WORDS = {"slurm": "scancel", "pbs": "qdel", "gridengine": "qdel", "local": "kill"}
 _log = Log("agent")
 
 
@@ -78,6 +78,10 @@ def read_unended(site_dir: Path) -> list[UnendedJob]:
 
 
 def cancel_command(batch: str, jobs: Iterable[UnendedJob]) -> str:
-    """The command that ends these jobs; empty if no number is known."""
+    """The command that ends these jobs; empty if no number is known, or not the batch system."""
     numbers = [each.number for each in jobs if each.number]
-    return " ".join([CANCEL_WORDS[batch], *numbers]) if numbers and batch in CANCEL_WORDS else ""
+    try:
+        word = "kill" if batch == "local" else kind_of(batch).cancels
+    except ConfigError:  # its extension is gone: the jobs are listed all the same
+        return ""
+    return " ".join([word, *numbers]) if numbers else ""

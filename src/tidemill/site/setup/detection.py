@@ -11,12 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.batch.contract import Facts, PartitionFacts
+from tidemill.batch.kinds import ACCOUNT, ShellSetting, kind_of
 from tidemill.model.quantities import bytes_text, counted_text
 from tidemill.site.setup.advice import advise
 from tidemill.site.setup.finding import Finding
 from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
 from tidemill.site.setup.probe import NodeFacts
-from tidemill.site.setup.shell import ACCOUNT, ShellSetting
 
 NODES_FIRST = 4  #: nodes of a site that was just enabled, until raised
 NODE_HOURS_FIRST = 100  #: node-hours of it
@@ -24,8 +24,6 @@ WALLTIME_FIRST_S = 3600.0
 SHM_MB_MIN = 1_000
 CLOCK_OFFSET_MAX_S = 5.0  #: times in logs become misleading beyond that; deadlines have minutes
 PARTITIONS_SHOWN = 6
-ENVIRONMENTS = "parallel environments: "
-WHOLE_NODE_NAMES = ("smp", "openmp", "threaded", "threads", "shm", "node", "nodes")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
 
 
@@ -193,26 +191,10 @@ def _of_cluster(
             else "none was seen"
         )
         choices.append(Choice("accounts", "", told))
-    if wishes.batch == "gridengine":
-        choices.append(_environment(facts))
+    choices += [Choice(*each) for each in kind_of(wishes.batch).choices(facts)]
     if facts.qos:
         choices.append(Choice("cluster.qos", "", f"the default; you may use: {', '.join(facts.qos)}"))
     return choices
-
-
-def environments_of(facts: Facts) -> list[str]:
-    """Parallel environments (Grid Engine), from the note that lists them."""
-    listed = [note.removeprefix(ENVIRONMENTS) for note in facts.notes if note.startswith(ENVIRONMENTS)]
-    return [name for text in listed for name in text.split(", ") if name != "none"]
-
-
-def _environment(facts: Facts) -> Choice:
-    names = environments_of(facts)
-    good = [each for each in names if each.lower() in WHOLE_NODE_NAMES] or (names if len(names) == 1 else [])
-    told = f"there are: {', '.join(names) or 'none'}; it must give all slots of one node"
-    if good:
-        return Choice("cluster.parallel_environment", json.dumps(good[0]), f"by its name; {told}")
-    return Choice("cluster.parallel_environment", "", f"unknown: name one; {told}")
 
 
 def _of_network(node: NodeFacts | None) -> list[Choice]:

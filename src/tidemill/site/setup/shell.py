@@ -1,33 +1,23 @@
 """What a user's shell sets for batch jobs. `site init` copies it into site.toml: in the shell it has no effect on
 Tidemill.
 
-Source: sbatch(1), salloc(1) and srun(1), "input environment variables"; pbs.conf(8B); sge_request(5).
+Source: sbatch(1), salloc(1) and srun(1), "input environment variables"; pbs.conf(8B).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from tidemill.batch.contract import Facts
 from tidemill.batch.environment import SERVER_VARIABLES, ignored
-from tidemill.batch.gridengine.defaults import (
-    DefaultOption,
-    common,
-    home,
-    knows_cell,
-    requests_of_user,
-    wanted_of_user,
-)
+from tidemill.batch.kinds import ACCOUNT, PARTITION, ShellSetting, kind_of
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.site.setup.finding import Finding
 
 CHECK = "your shell"
 NAMES_SHOWN = 8
-ACCOUNT, PARTITION, SERVER = "accounts", "cluster.partition", "cluster.server"
+SERVER = "cluster.server"
 _PREFIXES = ("SBATCH_", "SALLOC_", "SLURM_")
 _OPTIONS = {
     "ACCOUNT": ACCOUNT,
@@ -37,36 +27,8 @@ _OPTIONS = {
     "CONSTRAINT": "cluster.features",
     "WCKEY": "cluster.directives",
 }
-_REQUESTS = {
-    "-P": ACCOUNT,
-    "-q": PARTITION,
-    "-pe": "cluster.parallel_environment",
-    "-ar": "cluster.reservation",
-}
-"""Options of Grid Engine that have a key of their own; `cluster.directives` takes the others."""
-
 _FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*", re.ASCII)
 _CLUSTERS = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
-
-
-class ShellSetting(NamedTuple):
-    """A setting of the user for batch jobs, and its key in site.toml."""
-
-    source: str  #: a variable, or an option of a file
-    value: str
-    key: str
-
-    @property
-    def toml(self) -> str:
-        """The value of that key in TOML."""
-        if self.key == "cluster.features":
-            return json.dumps(self.value.split("&"))
-        return json.dumps([f"--wckey={self.value}"] if self.key == "cluster.directives" else self.value)
-
-    @property
-    def text(self) -> str:
-        """The setting, as messages quote it."""
-        return f"`{self.source}={self.value}`"
 
 
 def shell_settings(kind: str, environ: Mapping[str, str]) -> list[ShellSetting]:
@@ -81,10 +43,8 @@ def shell_settings(kind: str, environ: Mapping[str, str]) -> list[ShellSetting]:
         name, value = _first_set(environ, SERVER_VARIABLES)
         if name:
             found[SERVER] = ShellSetting(name, value, SERVER)
-    elif kind == "gridengine":
-        for flag, key in (("-P", ACCOUNT), ("-q", PARTITION)):
-            if value := wanted_of_user(flag):
-                found[key] = ShellSetting(f"{home('.sge_request')}: {flag}", value, key)
+    elif kind != "local":
+        found = {each.key: each for each in kind_of(kind).settings(environ)}
     return list(found.values())
 
 
@@ -124,9 +84,9 @@ def taken_findings(taken: list[ShellSetting], environ: Mapping[str, str], *, kin
     yield from ignored_findings(environ, besides={each.source for each in taken})
     if kind == "slurm":
         yield from _token_findings(environ)
-    if kind == "gridengine":
-        sources = {each.source for each in taken}
-        yield from _request_findings([each for each in requests_of_user() if _source(each) not in sources])
+    if kind != "local":
+        told = kind_of(kind).remarks(None, {each.source for each in taken})
+        yield from (Finding(CHECK, *each) for each in told)
 
 
 def missing_findings(read: SiteConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -141,12 +101,8 @@ def missing_findings(read: SiteConfig, environ: Mapping[str, str]) -> Iterator[F
     yield from ignored_findings(environ, besides=sources)
     if read.batch == "slurm":
         yield from _token_findings(environ)
-    if read.batch == "gridengine":
-        yield from _request_findings(
-            each
-            for each in requests_of_user()
-            if _source(each) not in sources and not _is_requested(read, each)
-        )
+    if read.batch != "local":
+        yield from (Finding(CHECK, *each) for each in kind_of(read.batch).remarks(read, sources))
 
 
 def ignored_findings(environ: Mapping[str, str], *, besides: set[str]) -> Iterator[Finding]:
@@ -171,45 +127,6 @@ def _token_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             CHECK, "warn", "SLURM_JWT is set: Slurm knows you by this token, and refuses the agent when it has expired",
             "unset it before the agent starts, if `env -u SLURM_JWT squeue --me` works; else see batch-systems.md",
-        )  # fmt: skip
-
-
-def _source(request: DefaultOption) -> str:
-    return f"{request.source}: {request.flag}"
-
-
-def _is_requested(read: SiteConfig, request: DefaultOption) -> bool:
-    """Whether site.toml has this request, or another value of its key."""
-    if request.flag == "-P":
-        return bool(read.accounts)
-    if request.flag in _REQUESTS:
-        return bool(getattr(read.cluster, _REQUESTS[request.flag].removeprefix("cluster.")))
-    return any(f" {request.text} " in f" {' '.join(line.split())} " for line in read.cluster.directives)
-
-
-def _request_findings(requests: Iterable[DefaultOption]) -> Iterator[Finding]:
-    """What happens to the user's default requests of Grid Engine that site.toml lacks."""
-    found = [each for each in requests if each.flag not in ("-clear", "-sync")]
-    listed = ", ".join(f"`{each.text}` of `{each.source}`" for each in found[:NAMES_SHOWN])
-    listed += f" and {len(found) - NAMES_SHOWN} more" if len(found) > NAMES_SHOWN else ""
-    keys = {flag: key for flag, key in _REQUESTS.items() if any(each.flag == flag for each in found)}
-    named = [f"`{flag}` as `{key}`" for flag, key in keys.items()]
-    others = [each.text for each in found if each.flag not in keys]
-    named += [f"`cluster.directives = {json.dumps(others[:NAMES_SHOWN])}`"] if others else []
-    if not knows_cell():
-        folder = common("")
-        why = f"`{folder}` is not a directory" if os.environ.get("SGE_ROOT") else "SGE_ROOT is not set"
-        applied = f"; your default requests apply to Tidemill's jobs: {listed}" if found else ""
-        yield Finding(
-            CHECK, "warn",
-            f"{why}, so Tidemill does not find the cluster's default requests: `qsub` runs without `-clear`{applied}",
-            "set SGE_ROOT, and SGE_CELL where the cell is not `default`, before the agent starts: your jobs have both "
-            "in their environment",
-        )  # fmt: skip
-    elif found:
-        yield Finding(
-            CHECK, "ok", f"no effect on Tidemill: {listed}",
-            f"if Tidemill's jobs are to use them, set in site.toml: {', '.join(named)}",
         )  # fmt: skip
 
 

@@ -163,14 +163,12 @@ def test_it_says_why_work_that_waits_gets_no_more_nodes() -> None:
 
 def test_each_batch_system_has_its_policy_and_its_pause() -> None:
     policies = {
-        batch: policy_of(msgspec.structs.replace(CONFIG, batch=batch))
-        for batch in ("local", "slurm", "pbs", "gridengine")
+        batch: policy_of(msgspec.structs.replace(CONFIG, batch=batch)) for batch in ("local", "slurm", "pbs")
     }
     assert policies == {
         "local": Policy.DEMAND,
         "slurm": Policy.YIELD,
         "pbs": Policy.YIELD,
-        "gridengine": Policy.WINDOWS,
     }
     told = msgspec.structs.replace(CLUSTER, harvest=Harvest(policy="capped", poll_s=7))
     assert (policy_of(told), poll_s_of(told)) == (Policy.CAPPED, 7)

@@ -58,7 +58,7 @@ def test_the_file_is_there_while_something_may_run(tmp_path: Path) -> None:
     assert "cannot be read" in unknown.why
 
 
-@pytest.mark.parametrize(("batch", "word"), [("slurm", "scancel"), ("pbs", "qdel"), ("gridengine", "qdel")])
+@pytest.mark.parametrize(("batch", "word"), [("slurm", "scancel"), ("pbs", "qdel")])
 def test_a_stop_that_leaves_jobs_behind_says_so_with_the_command_that_ends_them(
     tmp_path: Path, batch: str, word: str
 ) -> None:

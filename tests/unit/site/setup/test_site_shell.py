@@ -8,7 +8,6 @@ import pytest
 
 from tidemill import config
 from tidemill.batch.contract import Facts, PartitionFacts
-from tidemill.batch.gridengine.defaults import home
 from tidemill.config.site import SiteConfig
 from tidemill.site.setup.shell import (
     missing_findings,
@@ -24,7 +23,6 @@ SHELL = {
     "SLURM_PARTITION": "batch", "SBATCH_WCKEY": "atlas", "SBATCH_CONSTRAINT": "amd&hdr", "SBATCH_GRES": "gpu:1",
     "SQUEUE_USERS": "ada", "SLURM_CLUSTERS": "wice", "SLURM_JOB_ID": "7",
 }  # fmt: skip
-REQUESTS = "# mine\n-l h_vmem=4G -m e\n-pe mpi 8 -q short.q\n-sync n\n"
 SITE = 'name = "here"\nserver = "unix:/h/api.sock"\nbatch = "slurm"\n'
 
 
@@ -99,56 +97,3 @@ def test_a_token_of_slurm_is_named_for_it_expires() -> None:
         (finding,) = told
         assert (finding.state, finding.found.split(":")[0]) == ("warn", "SLURM_JWT is set")
         assert "a.b.c" not in str(finding)
-
-
-@pytest.fixture
-def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The common directory of a Grid Engine's cell; the user's default requests are those of the working directory."""
-    if home(".sge_request").exists():
-        pytest.skip("this user has default requests of Grid Engine")
-    common = tmp_path / "root" / "default" / "common"
-    common.mkdir(parents=True)
-    monkeypatch.setenv("SGE_ROOT", str(tmp_path / "root"))
-    monkeypatch.delenv("SGE_CELL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".sge_request").write_text(REQUESTS)
-    return common
-
-
-def test_default_requests_of_grid_engine_are_listed_with_the_keys_that_take_them(cell: Path) -> None:
-    (told,) = taken_findings([], {}, kind="gridengine")
-    listed = [f"`{each}` of `.sge_request`" for each in ("-l h_vmem=4G", "-m e", "-pe mpi 8", "-q short.q")]
-    assert (told.state, told.found) == ("ok", f"no effect on Tidemill: {', '.join(listed)}")
-    assert told.hint == (
-        "if Tidemill's jobs are to use them, set in site.toml: `-q` as `cluster.partition`, `-pe` as "
-        '`cluster.parallel_environment`, `cluster.directives = ["-l h_vmem=4G", "-m e"]`'
-    )
-    assert list(taken_findings([], {}, kind="slurm")) == []
-
-
-def test_default_requests_that_site_toml_has_are_not_named_again(cell: Path) -> None:
-    engine = SITE.replace("slurm", "gridengine")
-    (told,) = missing_findings(
-        config.loads(
-            f"{engine}[cluster]\ndirectives = ['-l  h_vmem=4G']\n", SiteConfig, source=Path("site.toml")
-        ),
-        {},
-    )
-    assert "h_vmem" not in told.found
-    said = f"{engine}[cluster]\npartition = 'x'\nparallel_environment = 'x'\ndirectives = ['-m e -l h_vmem=4G']\n"
-    assert list(missing_findings(config.loads(said, SiteConfig, source=Path("site.toml")), {})) == []
-
-
-def test_default_requests_apply_where_those_of_the_cluster_are_not_found(
-    cell: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SGE_ROOT")
-    (told,) = taken_findings([], {}, kind="gridengine")
-    assert told.state == "warn"
-    assert told.found.startswith(
-        "SGE_ROOT is not set, so Tidemill does not find the cluster's default requests: "
-    )
-    assert "without `-clear`; your default requests apply to Tidemill's jobs: `-l h_vmem=4G` of" in told.found
-    (cell.parent.parent.parent / ".sge_request").unlink()
-    (told,) = taken_findings([], {}, kind="gridengine")
-    assert told.found.endswith("`qsub` runs without `-clear`")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.batch.gridengine import defaults
-from tidemill.batch.gridengine.defaults import query_words, read_options, requests_of_user, submit_start
-from tidemill.batch.gridengine.replies import read_rows
 from tidemill.errors import SiteError
+from tidemill_gridengine import defaults
+from tidemill_gridengine.defaults import query_words, read_options, requests_of_user, submit_start
+from tidemill_gridengine.replies import read_rows
 
 
 @pytest.fixture

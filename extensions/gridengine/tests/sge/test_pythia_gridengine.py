@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from tests.worlds.batch.batch_gridengine import environment
+from extensions.gridengine.tests.sge.batch_gridengine import environment
 from tests.worlds.home.pythia import EVENTS, JOBS, check, needs_pythia
 from tests.worlds.home.world import Options, World, world
 

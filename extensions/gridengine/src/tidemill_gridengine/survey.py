@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from tidemill import clock
 from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts
-from tidemill.batch.gridengine.defaults import query_words
-from tidemill.batch.gridengine.replies import (
+from tidemill.batch.launch import describe
+from tidemill.batch.polite import Budget
+from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
+from tidemill.model.number import whole
+from tidemill_gridengine.defaults import query_words
+from tidemill_gridengine.replies import (
     Instance,
     Row,
     merge,
@@ -20,12 +24,9 @@ from tidemill.batch.gridengine.replies import (
     read_size_mb,
     read_time,
 )
-from tidemill.batch.launch import describe
-from tidemill.batch.polite import Budget
-from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
-from tidemill.model.number import whole
 
 HIDDEN = "planned starts (Grid Engine writes them to its schedule file only)"
+ENVIRONMENTS = "parallel environments: "  #: a note of the facts begins so
 _RESOURCES = "num_proc,mem_total,arch,h_rt,seq_no"
 
 
@@ -89,7 +90,7 @@ def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
     settings = _settings(budget, ["qconf", "-sconf"])
     schedule = _settings(budget, ["qconf", "-ssconf"])
     environments = _lines(budget, ["qconf", "-spl"])
-    notes = [f"parallel environments: {', '.join(environments) or 'none'}"]
+    notes = [f"{ENVIRONMENTS}{', '.join(environments) or 'none'}"]
     notes.append("limits of running jobs cannot be lowered: pilots end themselves")
     jobs_max = whole(settings.get("max_u_jobs", "")) or 0
     partitions = [

@@ -15,10 +15,10 @@ from tests.worlds.batch.batch_world import KEY, BatchWorld, Can
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
-from tidemill.batch.gridengine import GridEngineBatchSystem
 from tidemill.config.site import Cluster
+from tidemill_gridengine import GridEngineBatchSystem
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "gridengine.sh"
+SCRIPT = Path(__file__).with_name("gridengine.sh")
 SLOTS = 4
 NOBODY = 65534
 KILLS_IGNORED = 15  #: a job that has got its KILL is gone long before
@@ -36,7 +36,7 @@ TIMING = {"batch": {"NICE": 0, "COMMAND_TIMEOUT_S": 20}}
 
 
 class GridEngineWorld:
-    """Two nodes of four slots. Jobs are root's, for their files are; strangers' are nobody's."""
+    """Two nodes of four slots. Jobs are root's, for their files are; strangers' are of user 65534."""
 
     can = frozenset(
         {

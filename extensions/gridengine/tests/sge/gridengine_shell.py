@@ -1,6 +1,6 @@
 """A user of a real Grid Engine with files of default options, and their effect on others when Tidemill has all nodes.
 
-Tidemill does not yield there (docs/batch-gridengine.md): a regular job waits for the end of its short limits, and for
+Tidemill does not yield there (docs/gridengine.md): a regular job waits for the end of its short limits, and for
 longer where the agent does not see it and takes the nodes again.
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.worlds.batch.batch_gridengine import NOBODY, SLOTS, environment
+from extensions.gridengine.tests.sge.batch_gridengine import NOBODY, SLOTS, environment
 from tests.worlds.batch.shell_trial import Trial, becomes, tried
 from tests.worlds.home.homes import TIDEMILL
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tidemill.batch.contract import BatchSubmission, Ending
-from tidemill.batch.gridengine import command, replies, survey
 from tidemill.config.site import Cluster
 from tidemill.errors import ProtocolError, SiteError
+from tidemill_gridengine import command, replies, survey
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "gridengine"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def read(name: str) -> bytes:

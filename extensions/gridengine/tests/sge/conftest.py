@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.worlds.batch.batch_gridengine import gridengine, gridengine_here
+from extensions.gridengine.tests.sge.batch_gridengine import gridengine, gridengine_here
 
 __all__ = ["gridengine", "gridengine_here"]

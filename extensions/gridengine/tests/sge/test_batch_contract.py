@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from extensions.gridengine.tests.sge.batch_gridengine import TIMING, world
 from tests.worlds.batch.batch_contract import *  # noqa: F403  # the tests themselves
 from tests.worlds.batch.batch_contract import bench_on
-from tests.worlds.batch.batch_gridengine import TIMING, world
 
 pytestmark = pytest.mark.timing(**TIMING)
 

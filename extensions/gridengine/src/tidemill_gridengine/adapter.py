@@ -28,16 +28,6 @@ from tidemill.batch.contract import (
     element_name,
     split_element,
 )
-from tidemill.batch.gridengine import command, survey
-from tidemill.batch.gridengine.defaults import query_words, submit_start
-from tidemill.batch.gridengine.replies import (
-    Row,
-    merge,
-    read_accounts,
-    read_contexts,
-    read_rows,
-    read_started_tasks,
-)
 from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name, is_allocation_name
 from tidemill.batch.polite import Budget
@@ -49,6 +39,16 @@ from tidemill.errors import SiteError
 from tidemill.log import Log
 from tidemill.model.machine import JobCounts, NodeState, Snapshot
 from tidemill.model.state import AllocationState
+from tidemill_gridengine import command, survey
+from tidemill_gridengine.defaults import query_words, submit_start
+from tidemill_gridengine.replies import (
+    Row,
+    merge,
+    read_accounts,
+    read_contexts,
+    read_rows,
+    read_started_tasks,
+)
 
 WORDS = (
     ("unable to send message to qmaster", Refusal.AWAY),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.worlds.batch.gridengine_shell import HOSTILE, NODES, WALLTIME_S, trial
+from extensions.gridengine.tests.sge.gridengine_shell import HOSTILE, NODES, WALLTIME_S, trial
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Grid Engine")
 

@@ -23,7 +23,7 @@ for _ in $(seq 250); do
   [ -z "$(qstat)" ] && exit 0
   sleep 0.2
 done
-echo "nodes were not given back: $(qstat)" >&2
+echo "nodes were not released: $(qstat)" >&2
 exit 1
 """
 

@@ -2,10 +2,10 @@
 # Start or stop a Grid Engine of Debian's packages for tests: a master and the daemons of nodes on this machine, as root, all of them with
 # their jobs in a PID namespace of its own, so that nothing outlives it.
 #
-#   scripts/gridengine.sh start DIR [OPTIONS]   prints the path of a file to source (SGE_ROOT, ports); DIR is created, or started again
-#   scripts/gridengine.sh stop DIR              ends everything at once; the state stays
-#   scripts/gridengine.sh crash DIR             kills the master with SIGKILL
-#   scripts/gridengine.sh master DIR            starts the master again
+#   extensions/gridengine/tests/sge/gridengine.sh start DIR [OPTIONS]   prints the path of a file to source (SGE_ROOT, ports); DIR is created, or started again
+#   extensions/gridengine/tests/sge/gridengine.sh stop DIR              ends everything at once; the state stays
+#   extensions/gridengine/tests/sge/gridengine.sh crash DIR             kills the master with SIGKILL
+#   extensions/gridengine/tests/sge/gridengine.sh master DIR            starts the master again
 #
 #   --nodes N (1)  --slots N (4)  --port BASE (free ones)  --notify S (10)
 #

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.batch.batch_gridengine import enter
+from extensions.gridengine.tests.sge.batch_gridengine import enter
 from tests.worlds.batch.batch_world import KEY
 
 from tidemill import clock
 from tidemill.batch.contract import Answer, BatchSubmission, Ending, Status
-from tidemill.batch.gridengine import GridEngineBatchSystem
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill_gridengine import GridEngineBatchSystem
 
 DEADLINE_S = 120.0  #: on a busy machine a test of some seconds took 42
 pytestmark = [pytest.mark.timeout(400), pytest.mark.timing(batch={"UNKNOWN_S": 0.5})]

@@ -1,0 +1,19 @@
+"""What the core knows of Grid Engine before it asks one."""
+
+from __future__ import annotations
+
+from tidemill.batch.kinds import BatchKind
+from tidemill_gridengine import setup
+from tidemill_gridengine.adapter import GridEngineBatchSystem
+
+KIND = BatchKind(
+    open=GridEngineBatchSystem,
+    submits=("qsub", "qconf"),
+    asks=("qstat", "qhost"),
+    cancels="qdel",
+    shows_plan=False,
+    lowers_limits=False,
+    choices=setup.choices,
+    settings=setup.settings,
+    remarks=setup.remarks,
+)

@@ -1,0 +1,124 @@
+"""The kinds of batch systems of a centre: those of the core, and those that extensions add (docs/extensions.md)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tidemill import extensions
+from tidemill.batch.contract import BatchSystem, Facts
+from tidemill.config.site import Cluster, SiteConfig
+from tidemill.errors import ConfigError, did_you_mean
+
+ACCOUNT, PARTITION = "accounts", "cluster.partition"
+
+
+class ShellSetting(NamedTuple):
+    """A setting of the user for batch jobs, and its key in site.toml."""
+
+    source: str  #: a variable, or an option of a file
+    value: str
+    key: str
+
+    @property
+    def toml(self) -> str:
+        """The value of that key in TOML."""
+        if self.key == "cluster.features":
+            return json.dumps(self.value.split("&"))
+        return json.dumps([f"--wckey={self.value}"] if self.key == "cluster.directives" else self.value)
+
+    @property
+    def text(self) -> str:
+        """The setting, as messages quote it."""
+        return f"`{self.source}={self.value}`"
+
+
+class BatchOpener(Protocol):
+    """Opens a batch system; its scripts and output go to `directory`. Without a key no allocation is Tidemill's."""
+
+    def __call__(self, directory: Path, config: Cluster, *, key: str, account: str) -> BatchSystem:
+        """The batch system of a centre."""
+
+
+def _no_choices(facts: Facts) -> list[tuple[str, str, str]]:
+    return []
+
+
+def _no_settings(environ: Mapping[str, str]) -> list[ShellSetting]:
+    return []
+
+
+def _no_remarks(read: SiteConfig | None, sources: set[str]) -> Iterable[tuple[str, str, str]]:
+    return ()
+
+
+class BatchKind(NamedTuple):
+    """What the core knows of a kind of batch system before it asks one."""
+
+    open: BatchOpener
+    submits: tuple[str, ...]  #: commands by which a login node shows that it has this kind
+    asks: tuple[str, ...]  #: those that show the machine
+    cancels: str  #: the command that ends jobs by their numbers
+    shows_plan: bool = True  #: False: `harvest.policy` is `windows` unless site.toml names another
+    lowers_limits: bool = True  #: False: running jobs keep their limits, and end because their pilots leave
+    #: further values of a new site.toml: dotted key, TOML text (empty = the default stays), origin
+    choices: Callable[[Facts], list[tuple[str, str, str]]] = _no_choices
+    #: the user's settings for jobs, which `site init` copies
+    settings: Callable[[Mapping[str, str]], list[ShellSetting]] = _no_settings
+    #: state, finding and hint about other settings of the user; site.toml (None: it is new), sources named already
+    remarks: Callable[[SiteConfig | None, set[str]], Iterable[tuple[str, str, str]]] = _no_remarks
+
+
+def _slurm(directory: Path, config: Cluster, *, key: str, account: str) -> BatchSystem:
+    from tidemill.batch.slurm import SlurmBatchSystem
+
+    return SlurmBatchSystem(directory, config, key=key, account=account)
+
+
+def _pbs(directory: Path, config: Cluster, *, key: str, account: str) -> BatchSystem:
+    from tidemill.batch.pbs import PbsBatchSystem
+
+    return PbsBatchSystem(directory, config, key=key, account=account)
+
+
+CORE = {
+    "slurm": BatchKind(_slurm, ("sbatch", "squeue"), ("squeue", "sinfo"), "scancel"),
+    "pbs": BatchKind(_pbs, ("qsub", "pbsnodes"), ("qstat", "pbsnodes"), "qdel"),
+}
+
+
+def names() -> list[str]:
+    """The names of all kinds, also of those whose extension is known and not installed."""
+    return [*CORE, *sorted(extensions.names(extensions.BATCH) - CORE.keys())]
+
+
+@cache
+def kind_of(name: str) -> BatchKind:
+    """The kind of this name. Raises ConfigError: there is none, or its extension is missing or at fault."""
+    kind = CORE.get(name) or extensions.find(extensions.BATCH, name)
+    if isinstance(kind, BatchKind):
+        return kind
+    known = [*names(), "local"]
+    listed = ", ".join(f"`{each}`" for each in known)
+    raise ConfigError(
+        f"`{name}` is not a batch system", hint=did_you_mean(name, known) or f"there are: {listed}"
+    )
+
+
+def commands_of(name: str, *, submits: bool) -> tuple[str, ...]:
+    """The commands by which a kind is recognised where jobs are submitted, or where only the machine is read."""
+    try:
+        kind = kind_of(name)
+    except ConfigError:  # its use says what is missing
+        return extensions.batch_commands(name)
+    return kind.submits if submits else kind.asks
+
+
+def kinds_here(*, submits: bool) -> list[str]:
+    """The kinds whose commands are on PATH."""
+    found = {name: commands_of(name, submits=submits) for name in names()}
+    return [name for name, words in found.items() if words and all(shutil.which(each) for each in words)]
