@@ -342,7 +342,7 @@ def halfway(store: Store, jobs: int) -> str:
         rows = session.rows("jobs_by_id", ids=list(range(jobs // 2, jobs // 2 + BATCH)))
     finally:
         session.close()
-    return next(f"{row[20]}.{row[0]}" for row in rows if row[20])
+    return next(f"{job.ended_us}.{job.id}" for job in rows if job.ended_us)
 
 
 def certified(folder: Path) -> tuple[dict[str, Any], ssl.SSLContext, int]:

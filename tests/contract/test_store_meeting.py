@@ -19,7 +19,6 @@ from tidemill.errors import JobError, SiteError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Deliver, Input, JobSpec
 from tidemill.server.archive.archiver import Archiver
-from tidemill.server.database.rows import StoredJob
 from tidemill.server.errors import ConflictError, MissingError, RequestError
 from tidemill.wire.api import (
     ActionRequest,
@@ -451,7 +450,7 @@ def query(session: Any, text: str) -> list[tuple[Any, ...]]:
 
 def check(kept: Kept, where: str) -> None:
     session = kept.world.reader
-    rows = [StoredJob(*each) for each in session.rows("jobs_by_id", ids=kept.live())]
+    rows = session.rows("jobs_by_id", ids=kept.live())
     counts = {
         (k, s, w): n for k, s, w, n in query(session, "SELECT kind, state, site, jobs FROM counts") if n
     }
@@ -516,7 +515,7 @@ def test_sums_agree_with_rows_whatever_is_done_in_whatever_order(
             site.turn(want=1e6)
     check(kept, f"seed {seed}, at the end")
     states = Counter(world.state(each) for each in kept.live())
-    stuck = [StoredJob(*each) for each in world.reader.rows("jobs_by_id", ids=kept.live()) if each[3] <= 1]
+    stuck = [each for each in world.reader.rows("jobs_by_id", ids=kept.live()) if each.state <= 1]
     assert not states["RUNNING"], [
         (j, [(s.name, s.open.get(j.id), s.due.get(j.id)) for s in sites]) for j in stuck
     ]

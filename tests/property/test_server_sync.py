@@ -18,7 +18,7 @@ from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.sync import sync
 from tidemill.server.database.parsed_sets import ParsedSets
-from tidemill.server.database.rows import ACTIVE, StoredJob, StoredLease
+from tidemill.server.database.rows import ACTIVE
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
@@ -43,7 +43,6 @@ from tidemill.wire.api import (
     SyncRequest,
 )
 
-FIELDS = StoredJob.__struct_fields__
 LOST_S = 600.0
 EVENTS = 12
 FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of databases, which nobody needs to keep
@@ -234,8 +233,8 @@ class Server:
         """Of jobs and leases, without times."""
         session = self.dispatcher.writer.session
         ids = list(range(1, self.jobs + 1))
-        jobs = [StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)]
-        leases = [StoredLease(*row) for row in session.rows("leases_of_jobs", ids=ids)]
+        jobs = session.rows("jobs_by_id", ids=ids)
+        leases = session.rows("leases_of_jobs", ids=ids)
         return [
             [(each.id, each.state, each.ready, each.done, each.failed, each.leased) for each in jobs],
             [(each.lease, each.site, each.first, each.count, each.state, each.part) for each in leases],
@@ -316,7 +315,7 @@ def act(server: Server, verb: str, *, job: int, first: int) -> None:
         handle(ActionRequest(jobs=[job], events=events))
     except ConflictError:
         return
-    found = StoredJob(*server.dispatcher.writer.session.rows("jobs_by_id", ids=[job])[0])
+    found = server.dispatcher.writer.session.rows("jobs_by_id", ids=[job])[0]
     sets = server.dispatcher.writer.memory.parsed.sets_of(found)
     for span in IntervalSet.parse(events):
         if verb == "cancel":
@@ -351,8 +350,8 @@ def check_leases(server: Server) -> None:
     session = server.dispatcher.writer.session
     ids = list(range(1, server.jobs + 1))
     held: dict[int, list[int]] = defaultdict(list)
-    jobs = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)}
-    for lease in (StoredLease(*row) for row in session.rows("leases_of_jobs", ids=ids)):
+    jobs = {job.id: job for job in session.rows("jobs_by_id", ids=ids)}
+    for lease in session.rows("leases_of_jobs", ids=ids):
         if lease.state == ACTIVE:
             returned = IntervalSet.parse(lease.part)
             for piece in IntervalSet.parse(jobs[lease.job].leased).within(lease.first, lease.end):
@@ -380,7 +379,7 @@ def check(server: Server, sites: list[Site]) -> None:
     rows = session.rows("jobs_by_id", ids=list(range(1, server.jobs + 1)))
     done = failed = canceled = 0
     for row in rows:
-        job = dict(zip(FIELDS, row, strict=True))
+        job = msgspec.structs.asdict(row)
         assert job["state"] in ((5,) if job["n_canceled"] == job["events"] else (2, 3)), job
         done_set, failed_set = IntervalSet.parse(job["done"]), IntervalSet.parse(job["failed"])
         canceled_set = IntervalSet.parse(job["canceled"])
@@ -409,7 +408,7 @@ def check(server: Server, sites: list[Site]) -> None:
         assert totals.get(f"state/{state}", 0) == sum(row[3] for row in counters if row[1] == state)
     owned = {name: number for name, number in session.rows("totals_of_owner", owner="") if number}
     assert owned == {name: number for name, number in totals.items() if number and name in owned}
-    leases = session.rows("leases_of_jobs", ids=[row[0] for row in rows])
-    assert all(row[5] != 0 for row in leases), "an active lease of an ended job"
+    leases = session.rows("leases_of_jobs", ids=[row.id for row in rows])
+    assert all(lease.state != ACTIVE for lease in leases), "an active lease of an ended job"
     used = session.rows("campaign_shares", ids=[1, 2])
     assert all(row[3] >= 0 for row in used)

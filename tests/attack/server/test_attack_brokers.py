@@ -22,6 +22,7 @@ from tidemill.server.archive.parquet import Archive
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.paired import PairedSession
 from tidemill.server.database.queries import Dialect, load
+from tidemill.server.database.rows import SELECTED
 from tidemill.server.database.store import Store
 from tidemill.server.errors import StandbyError
 from tidemill.server.read import archived
@@ -163,7 +164,7 @@ def test_a_session_that_keeps_the_lock_of_the_active_server_is_named(places: lis
 
     owner, server, _ = places
     Store(url=owner).upgrade()
-    one = PairedSession(server, load(Dialect.POSTGRESQL))
+    one = PairedSession(server, load(Dialect.POSTGRESQL, SELECTED))
     try:
         with psycopg.connect(server, autocommit=True, application_name="psql") as neighbour:
             neighbour.execute("SELECT pg_advisory_lock(%s)", (ADVISORY_LOCK,))
@@ -173,7 +174,7 @@ def test_a_session_that_keeps_the_lock_of_the_active_server_is_named(places: lis
             with pytest.raises(ConfigError, match=re.escape(name)):
                 Dispatcher(Store(url=server))
         until(one.take, "PostgreSQL has ended the neighbour's session")
-        two = PairedSession(server, load(Dialect.POSTGRESQL))
+        two = PairedSession(server, load(Dialect.POSTGRESQL, SELECTED))
         assert not two.take()
         assert (two.holder.split()[0], two.is_locked_out) == ("tidemill", False)
         two.close()
@@ -188,7 +189,8 @@ def test_the_active_server_is_known_as_one_whatever_its_url_names_it(places: lis
     owner, server, _ = places
     Store(url=owner).upgrade()
     pair = [
-        PairedSession(f"{server}&application_name={name}", load(Dialect.POSTGRESQL)) for name in (name, "b")
+        PairedSession(f"{server}&application_name={name}", load(Dialect.POSTGRESQL, SELECTED))
+        for name in (name, "b")
     ]
     try:
         until(pair[0].take, "PostgreSQL has ended the sessions of the test before")
@@ -201,7 +203,7 @@ def test_the_active_server_is_known_as_one_whatever_its_url_names_it(places: lis
 
 
 def test_no_statement_of_the_server_needs_more_than_rows() -> None:
-    for name, each in load(Dialect.POSTGRESQL).items():
+    for name, each in load(Dialect.POSTGRESQL, SELECTED).items():
         assert re.match(r"(SELECT|INSERT|UPDATE|DELETE|WITH|COPY \w+ \([\w, ]+\) FROM STDIN$)", each.text), (
             name
         )

@@ -16,6 +16,7 @@ from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database import rows
 from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, load, migrations, parse, statements
+from tidemill.server.database.rows import SELECTED
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import RequestError
@@ -30,7 +31,7 @@ def jobs_of(dispatcher: Dispatcher) -> int:
 
 
 def test_both_databases_know_the_same_statements_and_all_are_used() -> None:
-    of_sqlite, of_postgresql = (load(dialect) for dialect in Dialect)
+    of_sqlite, of_postgresql = (load(dialect, SELECTED) for dialect in Dialect)
     assert set(of_sqlite) == set(of_postgresql)
     code = "".join(file.read_text() for file in SOURCE.rglob("*.py"))
     assert [name for name in of_sqlite if f'"{name}"' not in code] == []

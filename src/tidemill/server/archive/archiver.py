@@ -30,8 +30,6 @@ from tidemill.server.database.rows import (
     STAY_OUTCOMES,
     JobKind,
     StoredJob,
-    StoredLease,
-    kind_of,
     usage_of,
 )
 from tidemill.server.database.store import Session, Store, row
@@ -375,9 +373,9 @@ class _About(NamedTuple):
 
 def write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[int, str]) -> None:
     """Write these jobs, and all that is known of them."""
-    jobs = sorted((StoredJob(*each) for each in session.rows("jobs_by_id", ids=ids)), key=lambda job: job.id)
+    jobs = sorted(session.rows("jobs_by_id", ids=ids), key=lambda job: job.id)
     kinds = {
-        each[0]: kind_of(each) for each in session.rows("kinds_by_id", ids=sorted({job.kind for job in jobs}))
+        each.id: each.kind for each in session.rows("kinds_by_id", ids=sorted({job.kind for job in jobs}))
     }
     named = session.rows("campaign_owners", ids=sorted({kind.campaign for kind in kinds.values()}))
     specs = {
@@ -388,7 +386,7 @@ def write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[
     about = _About(kinds, {each[0]: each[1:] for each in named}, sites, specs, remarks, _stays(session, ids))
     of = {job.id: job for job in jobs}
     out.write("jobs", [_job(job, about) for job in jobs])
-    leases = [StoredLease(*each) for each in session.rows("leases_of_jobs", ids=ids)]
+    leases = session.rows("leases_of_jobs", ids=ids)
     leases.sort(key=lambda lease: (lease.job, lease.lease))
     out.write(
         "leases",

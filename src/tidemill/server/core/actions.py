@@ -35,6 +35,7 @@ from tidemill.server.database.rows import (
     StoredJob,
     clean,
 )
+from tidemill.server.database.store import row, value
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.server.hospital import records
@@ -175,7 +176,7 @@ def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
     """Raises MissingError unless all of these jobs exist."""
     if not all(0 < each < NUMBER_MAX for each in jobs):
         raise rights.missing_job(next(each for each in jobs if not 0 < each < NUMBER_MAX))
-    missing = set(jobs) - {row[0] for row in work.session.rows("states_by_id", ids=jobs)}
+    missing = set(jobs) - {row.id for row in work.session.rows("states_by_id", ids=jobs)}
     if missing:
         raise lookup.refusal_of_job(work.session, min(missing)) or rights.missing_job(min(missing))
 
@@ -448,10 +449,10 @@ def reset_epoch(work: UnitOfWork, name: str, *, half_life_s: float) -> int | Non
 
 def set_shares(work: UnitOfWork, owner: str, shares: float) -> bool | None:
     """Give an owner a weight; whether that changed anything, None if there is no such owner of campaigns."""
-    rows = work.session.rows("owner_shares", names=[owner])
-    if not rows:
+    known = row(work.session, "owner_shares", names=[owner])
+    if known is None:
         return None
-    if rows[0][1] == shares:
+    if known.shares == shares:
         return False
     work.session.run("set_owner_shares", name=owner, shares=shares)
     return True
@@ -478,10 +479,10 @@ def ask_log(work: UnitOfWork, number: int, event: int | None) -> tuple[int, bool
         return None
     site = leases[-1].site
     known = -1 if event is None else event
-    pending = work.session.rows("open_log_request", job=job.id, event=known, site=site)
-    if pending:
-        return int(pending[0][0]), False
-    request = int(work.session.rows("insert_log_request", job=job.id, event=event, site=site)[0][0])
+    pending = value(work.session, "open_log_request", job=job.id, event=known, site=site)
+    if pending is not None:
+        return int(pending), False
+    request = int(value(work.session, "insert_log_request", job=job.id, event=event, site=site))
     work.session.run("prune_log_requests", before=request - LOG_REQUESTS_KEPT)
     work.order(site, FetchLogOrder, request=request, job=job.id, event=event)
     work.flush()

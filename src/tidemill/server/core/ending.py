@@ -29,6 +29,7 @@ from tidemill.server.database.rows import (
     StoredLease,
     clean,
 )
+from tidemill.server.database.store import values
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.hospital import records
 from tidemill.wire.api import CancelOrder, DeliverOrder, ForgetOrder
@@ -339,7 +340,7 @@ def pass_on(work: UnitOfWork) -> None:
     while fresh := [each for each in work.ended if each not in seen]:
         seen.update(fresh)
         rows = work.session.rows("deps_on_jobs", ids=fresh)
-        work.load(row[0] for row in rows)
+        work.load(row.job for row in rows)
         for waiting, on_job, _, _ in rows:
             on = work.jobs[on_job]
             bad = on.state in (FAILED, CANCELED)
@@ -352,7 +353,7 @@ def _pass_on_campaigns(work: UnitOfWork, ended: list[int]) -> None:
         rows = work.session.rows("deps_on_campaign", campaign=campaign)
         if not rows:
             continue
-        work.load(row[0] for row in rows)
+        work.load(row.job for row in rows)
         oldest_open = oldest(work, campaign, (WAITING, RUNNING))
         oldest_bad = oldest(work, campaign, (FAILED, CANCELED))
         for waiting, _, _, upto in rows:
@@ -383,14 +384,14 @@ def oldest(work: UnitOfWork, campaign: int, states: Iterable[int]) -> int | None
 def _first_stored(work: UnitOfWork, leg: tuple[int, int, int], wanted: set[int], after: int) -> int:
     """The first stored job of a leg after an id whose state is not changed by this transaction; -1 if there is none."""
     kind, state, site = leg
-    while rows := work.session.rows(
-        "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=1000
+    while numbers := values(
+        work.session, "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=1000
     ):
-        for (number,) in rows:
+        for number in numbers:
             job = work.jobs.get(number)
             if job is None or job.state in wanted:
                 return int(number)
-        after = rows[-1][0]
+        after = numbers[-1]
     return -1
 
 

@@ -26,7 +26,7 @@ from tidemill.server.database.rows import (
     StoredJob,
     StoredLease,
 )
-from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.unit_of_work import UnitOfWork, take_numbers
 from tidemill.server.database.writer_memory import PassedKinds
 from tidemill.server.hospital import cures, nearness
 from tidemill.wire.hospital import Cure
@@ -153,7 +153,7 @@ def _queues(work: UnitOfWork, site: Site, terms: _Terms, *, wide: bool) -> list[
             by_campaign[kinds[number].campaign][number] = kinds[number]
             terms.data.tiers[number] = _tier(work, site, kinds[number], terms.rules.data)
     rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
-    accounts = owner_accounts(work, {row[5] for row in rows}, terms.rules.half_life_s)
+    accounts = owner_accounts(work, {row.owner for row in rows}, terms.rules.half_life_s)
     return [
         _Queue(
             campaign, shares,
@@ -291,12 +291,11 @@ def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list
         tier = tiers[kind.id]
         rank, number = nearness.leg_after(queue.after, tier)
         for place in _places(work, site, kind):
-            rows = work.session.rows(
-                "jobs_ready", kind=kind.id, place=place, rank=rank, id=number, limit=limit
+            found = work.adopt(
+                work.session.rows("jobs_ready", kind=kind.id, place=place, rank=rank, id=number, limit=limit)
             )
-            found = work.adopt(rows)
             jobs += [((job.rank, tier, job.id), job) for job in found]
-            if len(rows) == limit:
+            if len(found) == limit:
                 ends.append((found[-1].rank, tier, found[-1].id))
     jobs.sort(key=itemgetter(0))
     queue.after = min(ends, default=None)
@@ -382,13 +381,13 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
     if not ranges:
         return
     names: dict[int, tuple[str, str]] = dict(
-        (row[0], row[1:])
+        (row.id, (row.name, row.owner))
         for row in work.session.rows("campaign_owners", ids=sorted({each.campaign for each in ranges}))
     )
     site_views.add_unstarted(site, _newcomers(work, site, {each.job for each in ranges}))
     outputs: dict[tuple[int, int], bool] = {}
     slots: dict[tuple[int, int], int] = {}
-    number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)
+    number = take_numbers(work.session, "next_lease", len(ranges))
     ends: dict[int, None] = {}
     for each in ranges:
         job = work.jobs[each.job]

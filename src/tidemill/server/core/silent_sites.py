@@ -14,6 +14,7 @@ from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.core import ending, leasing, site_records
 from tidemill.server.database.rows import ACTIVE, LOST, RUNNING, Site, StoredJob, StoredLease
+from tidemill.server.database.store import values
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import CancelOrder, DiscardOrder
 
@@ -125,7 +126,7 @@ def take_back(work: UnitOfWork, site: Site, dropped: Container[int]) -> None:
     """Take a lost site back: results count where the job has no other home, leases where their events are free.
     `dropped`: jobs of which the orders that wait for the site leave nothing there."""
     rows = work.session.rows("lost_results", site=site.id)
-    work.load(row[0] for row in rows)
+    work.load(row.job for row in rows)
     results = taken = 0
     for number, done in rows:
         job = work.jobs[number]
@@ -144,7 +145,7 @@ def take_back(work: UnitOfWork, site: Site, dropped: Container[int]) -> None:
             if job.state > RUNNING:
                 work.order(site.id, CancelOrder, job=number, reason="the job has ended elsewhere")
     work.session.run("delete_lost_results", site=site.id)
-    touched = {row[0] for row in rows}
+    touched = {row.job for row in rows}
     for lease in _leases(work, site, LOST):
         job = work.jobs[lease.job]
         taken += _lease_again(work, site, job, lease)
@@ -199,9 +200,8 @@ def _leases(work: UnitOfWork, site: Site, state: int) -> list[StoredLease]:
     """The site's leases in a state whose jobs have not ended."""
     found: set[int] = set()
     for kind in _open_kinds(work):
-        found.update(
-            row[0] for row in work.session.rows("leases_of_site", kind=kind, site=site.id, state=state)
-        )
+        rows = work.session.rows("leases_of_site", kind=kind, site=site.id, state=state)
+        found.update(row.job for row in rows)
     work.load(found)
     work.load_leases(found)
     return [
@@ -215,7 +215,7 @@ def _leases(work: UnitOfWork, site: Site, state: int) -> list[StoredLease]:
 def _homes(work: UnitOfWork, site: Site) -> list[StoredJob]:
     found: set[int] = set()
     for kind in _open_kinds(work):
-        found.update(row[0] for row in work.session.rows("homes_of_site", kind=kind, site=site.id))
+        found.update(values(work.session, "homes_of_site", kind=kind, site=site.id))
     work.load(found)
     return [work.jobs[number] for number in sorted(found)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.server.database.rows import Site
+from tidemill.server.database.store import value
 from tidemill.server.database.unit_of_work import UnitOfWork
 
 ALLOCATIONS_KEPT = 10_000
@@ -15,7 +16,7 @@ def site_id(work: UnitOfWork, name: str, *, named_by: str = "") -> int:
     """The number of a site, which is made known if it is not. `named_by`: owner of the job that names it."""
     found = work.memory.site_ids.get(name)
     if found is None:
-        found = int(work.session.rows("insert_site", name=name, named_by=named_by)[0][0])
+        found = int(value(work.session, "insert_site", name=name, named_by=named_by))
         work.memory.site_ids[name] = found
         work.memory.sites[found] = Site(found, name, named_by=named_by)
     return found

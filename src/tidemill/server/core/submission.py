@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,7 +37,8 @@ from tidemill.server.database.rows import (
     KindKey,
     clean,
 )
-from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.store import Row, row, value, values
+from tidemill.server.database.unit_of_work import UnitOfWork, take_numbers
 from tidemill.server.errors import ConflictError, QuotaError, RequestError, RoomError
 from tidemill.server.hospital.datasets import datasets_of, origin_of
 from tidemill.server.notices import tables
@@ -232,7 +233,7 @@ def submit(
         _check_limits(work, submission, limits)
     count = submission.jobs
     plan = _Plan(work, submission, _campaign(work, request, half_life_s), own=own)
-    first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
+    first = take_numbers(work.session, "next_job", count)
     plan.insert(first)
     work.session.run(
         "insert_submit",
@@ -265,8 +266,8 @@ def _check_limits(work: UnitOfWork, submission: PreparedSubmit, limits: SubmitLi
 
 def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas, storage: Storage) -> None:
     request = submission.request
-    rows = work.session.rows("campaign_by_name", name=request.campaign, owner=request.owner)
-    campaign = int(rows[0][0]) if rows else 0
+    known = row(work.session, "campaign_by_name", name=request.campaign, owner=request.owner)
+    campaign = int(known.id) if known is not None else 0
     wanted = quota.QuotaDemand(
         request.owner, campaign, submission.jobs,
         spec_bytes=sum(len(each.body) for each in submission.shared),
@@ -379,50 +380,50 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
     """Number, events so far and shares. A campaign with nothing open starts where the others of its owner stand, and
     an owner with nothing open where the other owners do."""
     owner = request.owner
-    rows = work.session.rows("campaign_by_name", name=request.campaign, owner=owner)
+    known = row(work.session, "campaign_by_name", name=request.campaign, owner=owner)
     opened = set(work.memory.open.campaigns)
-    number = int(rows[0][0]) if rows else 0
-    _check_name(work, request, rows)
-    if rows and request.new:
+    _check_name(work, request, known)
+    if known is not None and request.new:
         raise ConflictError(
             f"campaign `{request.campaign}` exists, and this submission is to begin a new one",
             hint=f"`tidemill run --resume {request.campaign}` goes on with it; another name starts a new one",
         )
-    if rows:
-        work.memory.add_owner(number, owner)
-    shares = float(request.shares if request.shares is not None else rows[0][2] if rows else 1.0)
+    if known is not None:
+        work.memory.add_owner(known.id, owner)
+    kept_shares = 1.0 if known is None else known.shares
+    shares = float(kept_shares if request.shares is None else request.shares)
     accounts = work.session.rows("campaign_shares", ids=sorted(opened)) if opened else []
-    _enter_owner(work, owner, {each[5] for each in accounts}, half_life_s)
-    had = [
-        decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s) / each
-        for _, _, each, used, at_us, of in accounts
-        if of == owner
-    ]
-    used = shares * min(had) if had and number not in opened else 0.0
-    if not rows:
-        found = work.session.rows(
-            "insert_campaign",
-            name=request.campaign,
-            owner=owner,
-            shares=shares,
-            now_us=work.now_us,
+    _enter_owner(work, owner, {each.owner for each in accounts}, half_life_s)
+    had = [_used(work, each, half_life_s) / each.shares for each in accounts if each.owner == owner]
+    used = shares * min(had) if had and (known is None or known.id not in opened) else 0.0
+    if known is None:
+        number = int(value(
+            work.session, "insert_campaign", name=request.campaign, owner=owner, shares=shares, now_us=work.now_us,
             used=used,
-        )
-        number = int(found[0][0])
+        ))  # fmt: skip
         work.memory.add_owner(number, owner)
         return number, 0, shares
     if used:
-        own_used, at_us = work.session.rows("campaign_shares", ids=[number])[0][3:5]
-        own = decayed(own_used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
-        work.session.many("set_used", [(number, max(own, used), max(at_us, work.now_us))])
-    return number, int(rows[0][1]), shares
+        (own,) = work.session.rows("campaign_shares", ids=[known.id])
+        most = max(_used(work, own, half_life_s), used)
+        work.session.many("set_used", [(known.id, most, max(own.used_at_us, work.now_us))])
+    return int(known.id), int(known.events), shares
 
 
-def _check_name(work: UnitOfWork, request: SubmitRequest, rows: list[tuple[Any, ...]]) -> None:
-    """Raise ConflictError for a campaign that is in the archive, or on its way there. `rows`: what is stored of it."""
-    if rows and rows[0][3]:
-        raise lookup.name_taken(request.campaign, rows[0][4])
-    kept = None if rows else campaign_names.look_up(work.session, request.campaign, request.owner)
+def _used(work: UnitOfWork, account: Row, half_life_s: float) -> float:
+    """What a campaign has had until now. `account`: a row of `campaign_shares`."""
+    return decayed(
+        account.used_core_s, since_us=account.used_at_us, now_us=work.now_us, half_life_s=half_life_s
+    )
+
+
+def _check_name(work: UnitOfWork, request: SubmitRequest, known: Row | None) -> None:
+    """Raise ConflictError for a campaign that is in the archive, or on its way there. `known`: what is stored of it."""
+    if known is not None and known.batch:
+        raise lookup.name_taken(request.campaign, known.last_ended_us)
+    kept = (
+        None if known is not None else campaign_names.look_up(work.session, request.campaign, request.owner)
+    )
     place = None if kept is None else lookup.place_of_campaign(work.session, kept.number)
     if place is not None:
         raise lookup.name_taken(request.campaign, place.ended_us)
@@ -558,7 +559,7 @@ class _Plan:
             if found in memory.kind_ids:
                 return found
             if self._data_kinds is None:
-                self._data_kinds = int(session.rows("data_kinds_in", campaign=self.campaign)[0][0])
+                self._data_kinds = int(value(session, "data_kinds_in", campaign=self.campaign))
                 owner = memory.owners[self.campaign]
                 self._open_data_kinds = sum(
                     bool(each.data) and memory.owners.get(each.campaign) == owner
@@ -582,8 +583,8 @@ class _Plan:
         found = self._needs.get(urls)
         if found is None:
             jobs = sorted(input_jobs(spec))
-            rows = self._work.session.rows("campaign_of_jobs", ids=jobs) if jobs else []
-            found = self._needs[urls] = [campaign for (campaign,) in rows]
+            found = values(self._work.session, "campaign_of_jobs", ids=jobs) if jobs else []
+            self._needs[urls] = found
         return found
 
     def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:
@@ -666,7 +667,7 @@ def _after_jobs(
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     where, inputs = asked.where, asked.inputs
     rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
-    stored = {row[0] for row in rows}
+    stored = {row.id for row in rows}
     owners = rights.owners_of(work.session, jobs) if own is not None or stored != set(jobs) else {}
     mine = stored | owners.keys() if own is None else {job for job, owner in owners.items() if owner == own}
     missing = set(jobs) - mine

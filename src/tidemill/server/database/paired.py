@@ -20,6 +20,7 @@ from tidemill import clock
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server.database.postgresql import SESSION_NAME, Postgresql, errors_of, lock_holder, try_lock
 from tidemill.server.database.queries import Dialect, Statement
+from tidemill.server.database.store import value
 from tidemill.server.errors import StandbyError
 
 SILENT_S = 8.0
@@ -99,13 +100,14 @@ class PairedSession:
                     return False
                 for each in _WATCHED:
                     connection.execute(each.encode())
-                found = connection.execute(self._queries["take_over"].text).fetchall()
-            self.term = int(found[0][0])
+                ((term,),) = connection.execute(self._queries["take_over"].text).fetchall()
+            self.term = int(term)
             return True
 
     def _check_schema(self, connection: psycopg.Connection[Any]) -> None:
         """Raises SiteError when the database was upgraded under a standby."""
-        found = int(connection.execute(self._queries["schema_version"].text).fetchall()[0][0])
+        ((version,),) = connection.execute(self._queries["schema_version"].text).fetchall()
+        found = int(version)
         self._schema = self._schema or found
         if found != self._schema:
             raise SiteError(
@@ -168,8 +170,8 @@ class PairedSession:
             raise StandbyError
         with self._limited(HUNG_S):
             self._inner.begin_here()
-            found = self._inner.rows("hold_term")
-        if not found or found[0][0] != self.term:
+            term = value(self._inner, "hold_term")
+        if term is None or term != self.term:
             self._inner.close()
             raise StandbyError
 
@@ -204,7 +206,7 @@ class PairedSession:
 
     # ---- statements --------------------------------------------------------------------------------------------------
 
-    def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+    def rows(self, name: str, /, **parameters: Any) -> list[Any]:
         """All rows of a named statement."""
         with self._limited(HUNG_S):
             return self._inner.rows(name, **parameters)

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.errors import SiteError
-from tidemill.server.database.queries import Dialect, Statement
+from tidemill.server.database.queries import Dialect, RowShapes, Statement
 from tidemill.server.database.store import not_text, too_large
 
 ADVISORY_LOCK = 0x7469_6465  #: "tide": held by the server that writes
@@ -32,6 +32,7 @@ class Postgresql:
 
     def __init__(self, url: str, queries: dict[str, Statement], *, reads: bool) -> None:
         self._url, self._queries, self._reads = url, queries, reads
+        self._shapes = RowShapes(queries)
         self._connection = self._connect()
         self._locked = False
 
@@ -91,11 +92,12 @@ class Postgresql:
             found = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (PRESENCE_LOCK,)).fetchone()
         return "" if found and found[0] else "a standby server reads this database"
 
-    def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+    def rows(self, name: str, /, **parameters: Any) -> list[Any]:
         """All rows of a named statement."""
         with errors_of(name):
             connection = self._ready() if self._reads else self._connection
-            return connection.execute(self._queries[name].text, parameters).fetchall()
+            cursor = connection.execute(self._queries[name].text, parameters)
+            return self._shapes.shape(name, cursor.fetchall(), cursor.description)
 
     def run(self, name: str, /, **parameters: Any) -> None:
         """Run a named statement that returns nothing."""

@@ -6,15 +6,22 @@
     UPDATE jobs SET state = v.state FROM v WHERE jobs.id = v.id;
 
 Parameters are `:name`; `{in:name}` compares with a list. For many rows, PostgreSQL gets one statement over `unnest`,
-SQLite the same statement once per row. Knows no table.
+SQLite the same statement once per row. `SELECT {StoredJob}` names the record of a row: its fields are the columns. A
+row of any other statement is a named tuple of its columns. Knows no table.
 """
 
 from __future__ import annotations
 
 import re
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import partial
 from importlib import resources
-from typing import NamedTuple
+from itertools import starmap
+from typing import Any, NamedTuple
+
+import msgspec
 
 
 class Dialect(StrEnum):
@@ -24,8 +31,32 @@ class Dialect(StrEnum):
     POSTGRESQL = "postgresql"
 
 
+class Selected(NamedTuple):
+    """A record that statements may name. `computed`: expressions of the fields that are no columns by themselves."""
+
+    record: type
+    table: str = ""
+    computed: Mapping[str, str] = {}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the record, in order."""
+        return fields_of(self.record)
+
+    @property
+    def columns(self) -> str:
+        """The SELECT list that makes the record."""
+        prefix = f"{self.table}." if self.table else ""
+        named = (
+            f"{self.computed[field]} AS {field}" if field in self.computed else f"{prefix}{field}"
+            for field in self.fields
+        )  # fmt: skip
+        return ", ".join(named)
+
+
 class Statement(NamedTuple):
-    """One statement. `columns`, `types`: of a block for many rows, in order. `lists`: parameters that are lists."""
+    """One statement. `columns`, `types`: of a block for many rows, in order. `lists`: parameters that are lists.
+    `record`: of its rows, None = a named tuple of the columns."""
 
     name: str
     purpose: str
@@ -33,9 +64,11 @@ class Statement(NamedTuple):
     columns: tuple[str, ...]
     types: tuple[str, ...]
     lists: frozenset[str]
+    record: type | None = None
 
 
 _HEAD = re.compile(r"^-- name: (\w+)(?: \[(sqlite|postgresql)\])?(?: many\(([^)]*)\))?$")
+_RECORD = re.compile(r"\{([A-Z]\w+)\}")
 _WORDS = {
     Dialect.SQLITE: {
         "id": "INTEGER PRIMARY KEY", "key": "INTEGER PRIMARY KEY", "bytes": "BLOB", "clustered": "WITHOUT ROWID",
@@ -49,21 +82,22 @@ _WORDS = {
 }  # fmt: skip
 
 
-def load(dialect: Dialect) -> dict[str, Statement]:
+def load(dialect: Dialect, records: Mapping[str, Selected]) -> dict[str, Statement]:
     """Every block of `sql/*.sql`, spelled for the database. Raises ValueError that quotes what is not a block."""
     found: dict[str, Statement] = {}
     folder = resources.files("tidemill.server") / "sql"
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         if file.name.endswith(".sql"):
-            for query in parse(file.read_text(encoding="utf-8"), dialect):
+            for query in parse(file.read_text(encoding="utf-8"), dialect, records):
                 if query.name in found:
                     raise ValueError(f"SQL block `{query.name}` stands twice; again in {file.name}")
                 found[query.name] = query
     return found
 
 
-def parse(text: str, dialect: Dialect) -> list[Statement]:
+def parse(text: str, dialect: Dialect, records: Mapping[str, Selected] | None = None) -> list[Statement]:
     """The blocks of one file that are for this database."""
+    known = records or {}
     blocks: list[Statement] = []
     for block in re.split(r"^(?=-- name:)", text, flags=re.MULTILINE)[1:]:
         head, *lines = block.rstrip().splitlines()
@@ -73,7 +107,11 @@ def parse(text: str, dialect: Dialect) -> list[Statement]:
         name, only, columns = match.groups()
         if only in (None, dialect):
             body = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
-            blocks.append(_spell(Statement(name, lines[0][3:], body, (), (), frozenset()), columns, dialect))
+            named = _RECORD.search(body)
+            record = known[named[1]].record if named is not None else None
+            body = _RECORD.sub(lambda found: known[found[1]].columns, body)
+            query = Statement(name, lines[0][3:], body, (), (), frozenset(), record)
+            blocks.append(_spell(query, columns, dialect))
     return blocks
 
 
@@ -102,6 +140,43 @@ def words(text: str, dialect: Dialect) -> str:
     for word, spelling in _WORDS[dialect].items():
         text = text.replace("{" + word + "}", spelling)
     return text
+
+
+def fields_of(record: type) -> tuple[str, ...]:
+    """The fields of a record: a named tuple or a struct."""
+    found: tuple[str, ...] = (
+        record.__struct_fields__ if issubclass(record, msgspec.Struct) else record._fields  # type: ignore[attr-defined]
+    )
+    return found
+
+
+class RowShapes:
+    """Makes records of rows. How is found out at the first answer to each statement, when its columns are known."""
+
+    def __init__(self, queries: Mapping[str, Statement]) -> None:
+        self._queries = queries
+        self._shapes: dict[str, Callable[[Iterable[tuple[Any, ...]]], Iterable[Any]]] = {}
+
+    def shape(self, name: str, rows: list[tuple[Any, ...]], description: Iterable[Any] | None) -> list[Any]:
+        """The rows of a statement's answer as records; `description`: the columns, as of DB-API (PEP 249)."""
+        if not rows:
+            return rows
+        shape = self._shapes.get(name)
+        if shape is None:
+            columns = tuple(str(column) for column, *_ in description or ())
+            shape = self._shapes[name] = _shape(self._queries[name], columns)
+        return list(shape(rows))
+
+
+def _shape(
+    query: Statement, columns: tuple[str, ...]
+) -> Callable[[Iterable[tuple[Any, ...]]], Iterable[Any]]:
+    record: type = query.record or namedtuple(query.name, columns)
+    if fields_of(record) != columns:
+        raise ValueError(f"`{query.name}` returns {columns}, which is no {record.__name__}")
+    if issubclass(record, tuple):
+        return partial(map, partial(tuple.__new__, record))  # quicker than `_make`, which is Python
+    return partial(starmap, record)
 
 
 class Migration(NamedTuple):

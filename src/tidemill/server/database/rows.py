@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Width
 from tidemill.model.state import JOB_TRANSITIONS, LEASE_TRANSITIONS, JobState, LeaseState
+from tidemill.server.database.queries import Selected
 from tidemill.wire.api import AppOffer, Capacity, PayloadUsage
 
 JOB_STATES = (
@@ -29,55 +30,54 @@ REASON_MAX = 1_000
 JOB_BYTES = 300
 """Of a job in the database besides its specification: measured, 290 with its indexes in SQLite."""
 
+_RSS = PayloadUsage.__struct_fields__.index("rss_kb")
 USAGE_SUM_MAX = 2**61  #: of what is added to a sum of usage; two of them still are a BIGINT
 
 
-class StoredJob(msgspec.Struct, gc=False):
-    """A row of `jobs`; fields in the order of `jobs_by_id`. `place`: the only site that may have it (pin, or
-    where its outputs are); less than 0 = the sites of that ward may."""
+class JobIdentity(msgspec.Struct, gc=False):
+    """What a job is from its submission on. `rank`: less comes first, a job's priority with the other sign; `pin`: the
+    only site that may ever have it, 0 = any."""
 
     id: int
     kind: int
     spec: int
+    rank: int
+    events: int
+    seed_base: int
+    created_us: int
+    name: str
+    pin: int
+
+
+class JobProgress(JobIdentity, gc=False):
+    """How far a job is. `place`: the only site that may have it (pin, or where its outputs are); less than 0 = the
+    sites of that ward may. `waits_us`: since when it waits, where that is later than its creation. `canceled`: the
+    events that its owner has canceled."""
+
     state: int
     site: int
-    pin: int
     place: int
     home: int
     ready: int
-    rank: int
-    events: int
     n_done: int
     n_failed: int
     n_leased: int
+    n_canceled: int
     done: str
     failed: str
     leased: str
-    seed_base: int
-    created_us: int
+    canceled: str
     started_us: int | None
     ended_us: int | None
+    waits_us: int
     reason: str
-    name: str
     blocked: int
     attempts: int
     refusals: int
     refused: str
     evidences: int
-    delivering: int
-    outputs: int
     told: int
     usage: str
-    kept: int = 0  #: outputs of done events lie at its home and are not delivered
-    delivered: str = ""  #: events whose outputs are all delivered
-    sent: str = ""  #: events whose outputs are delivered but for those of merge steps
-    deliveries: int = 0  #: that left files
-    ends: int = 0  #: the state that it gets once what is done is delivered; 0 = it goes on
-    ward: int = 0  #: the ward in which it is; 0 = in none
-    moves: int = 0  #: times that it was admitted to a ward
-    waits_us: int = 0  #: since when it waits, where that is later than its creation
-    n_canceled: int = 0
-    canceled: str = ""  #: events that its owner has canceled
 
     @property
     def waits_since_us(self) -> int:
@@ -88,6 +88,28 @@ class StoredJob(msgspec.Struct, gc=False):
     def n_left(self) -> int:
         """Events that are neither done, failed nor canceled: a site has them, or they wait for one."""
         return self.events - self.n_done - self.n_failed - self.n_canceled
+
+
+class JobDelivery(JobProgress, gc=False):
+    """What of a job's outputs is where. `kept`: outputs of done events lie at its home and are not delivered;
+    `delivered`: the events whose outputs are all delivered, `sent`: all but those of merge steps; `deliveries`:
+    how many left files; `ends`: the state that it gets once what is done is delivered, 0 = it goes on."""
+
+    delivering: int
+    outputs: int
+    kept: int
+    delivered: str
+    sent: str
+    deliveries: int
+    ends: int
+
+
+class StoredJob(JobDelivery, gc=False):
+    """A row of `jobs`, whole, with its stay in the hospital: `ward`, 0 = in none, and `moves`, the times that it was
+    admitted to one. Its parts are base classes: one flat record is made of each row."""
+
+    ward: int
+    moves: int
 
     @property
     def berth(self) -> int:
@@ -147,13 +169,31 @@ class JobKind(msgspec.Struct, frozen=True):
 KindKey = tuple[int, str, int, int, str, int, int, int, str]
 """What makes a kind: campaign, application, cores, memory, devices as text, nodes, ranks, home, data as text."""
 
-KIND_COLUMNS = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks", "home", "data")
+
+class StoredKind(NamedTuple):
+    """A row of `kinds`: after its number what makes it, in the order of `KindKey`."""
+
+    id: int
+    campaign: int
+    app: str
+    cores: int
+    memory_mb: int
+    devices: str
+    nodes: int
+    ranks: int
+    home: int
+    data: str
+
+    @property
+    def kind(self) -> JobKind:
+        """It, decoded."""
+        return JobKind(
+            self.id, self.campaign, self.app, self.cores, self.memory_mb, msgspec.json.decode(self.devices),
+            self.nodes, self.ranks, self.home, self.data,
+        )  # fmt: skip
 
 
-def kind_of(row: tuple[Any, ...]) -> JobKind:
-    """A row of `kinds`, decoded."""
-    number, campaign, app, cores, memory_mb, devices, *rest = row
-    return JobKind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices), *rest)
+KIND_COLUMNS = StoredKind._fields[1:]
 
 
 def key_of(kind: JobKind) -> KindKey:
@@ -192,14 +232,127 @@ class Site(msgspec.Struct):
     traced_us: int = 0  #: when that was reckoned
 
 
-def site_of(row: tuple[Any, ...]) -> Site:
-    """A row of `sites`, decoded."""
-    site = Site(*row[:9])
-    site.drained, site.drain_reason, site.named_by = row[12:15]
-    site.capacity = msgspec.json.decode(row[9], type=Capacity) if row[9] else None
-    site.allocations = msgspec.json.decode(row[10], type=dict[str, int])
-    site.offers = {each.name: each for each in msgspec.json.decode(row[11], type=list[AppOffer])}
-    return site
+class StoredSite(NamedTuple):
+    """A row of `sites`; `capacity`, `allocations` and `offers` as JSON."""
+
+    id: int
+    name: str
+    epoch: int
+    host: str
+    version: str
+    acked: int
+    ordered: int
+    seen_us: int
+    lost: int
+    capacity: bytes | None
+    allocations: bytes
+    offers: bytes
+    drained: int
+    drain_reason: str
+    named_by: str
+
+    @property
+    def site(self) -> Site:
+        """It, decoded."""
+        site = Site(
+            self.id, self.name, self.epoch, self.host, self.version, self.acked, self.ordered, self.seen_us, self.lost
+        )  # fmt: skip
+        site.drained, site.drain_reason, site.named_by = self.drained, self.drain_reason, self.named_by
+        site.capacity = msgspec.json.decode(self.capacity, type=Capacity) if self.capacity else None
+        site.allocations = msgspec.json.decode(self.allocations, type=dict[str, int])
+        offers = msgspec.json.decode(self.offers, type=list[AppOffer])
+        site.offers = {each.name: each for each in offers}
+        return site
+
+
+class StoredCampaign(NamedTuple):
+    """A row of `campaigns` but for what its fair share needs."""
+
+    id: int
+    name: str
+    owner: str
+    shares: float
+    created_us: int
+    jobs: int
+    events: int
+    events_done: int
+    events_failed: int
+    payloads: int
+    wall_us: int
+    setup_us: int
+    user_us: int
+    system_us: int
+    rss_kb: int
+    read_bytes: int
+    write_bytes: int
+    first_started_us: int | None
+    last_ended_us: int | None
+    events_canceled: int
+
+
+class ArchivedCampaign(NamedTuple):
+    """A row of `archived_campaigns`; `states` and `failures` as JSON."""
+
+    id: int
+    name: str
+    owner: str
+    shares: float
+    created_us: int
+    jobs: int
+    events: int
+    events_done: int
+    events_failed: int
+    payloads: int
+    wall_us: int
+    setup_us: int
+    user_us: int
+    system_us: int
+    rss_kb: int
+    read_bytes: int
+    write_bytes: int
+    first_started_us: int | None
+    last_ended_us: int | None
+    states: str
+    failures: str
+    batch: int
+    events_canceled: int
+
+
+class StoredFailure(NamedTuple):
+    """A row of `failures`; `evidence` as JSON."""
+
+    id: int
+    job: int
+    event: int
+    site: int
+    final: int
+    evidence: bytes
+
+
+class StoredOutput(NamedTuple):
+    """A row of `outputs`."""
+
+    job: int
+    name: str
+    url: str
+    size_bytes: int
+    sha256: str
+    events: str
+
+
+class StoredAllocation(NamedTuple):
+    """A row of `allocations`."""
+
+    site: int
+    name: str
+    batch_id: str
+    state: str
+    nodes: int
+    cores: int
+    at_us: int
+    reason: str
+    busy_us: int
+    slot_us: int
 
 
 class Sets(msgspec.Struct):
@@ -251,10 +404,9 @@ def add_usage(text: str, usage: PayloadUsage) -> str:
         )
     new: tuple[int, ...] = msgspec.structs.astuple(usage)
     old = [int(piece) for piece in text.split(" ")]
-    rss = max(old[5], new[5])
-    new = tuple(min(a + b, USAGE_SUM_MAX) for a, b in zip(old, new, strict=True))
-    new = (*new[:5], rss, *new[6:])
-    return " ".join(map(str, new))
+    sums = [min(a + b, USAGE_SUM_MAX) for a, b in zip(old, new, strict=True)]
+    sums[_RSS] = max(old[_RSS], new[_RSS])
+    return " ".join(map(str, sums))
 
 
 def usage_of(text: str) -> PayloadUsage:
@@ -269,3 +421,21 @@ def usage_of(text: str) -> PayloadUsage:
 def clean(text: str, limit: int = REASON_MAX) -> str:
     """Bounded, and without NUL, which PostgreSQL's text cannot hold."""
     return text[:limit].replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+_IS_SETTLED = "leases.state = 0 AND jobs.state = 2"
+"""An ACTIVE lease of a COMPLETED job is settled: what `SingleEvents.complete` leaves out to write one row less."""
+
+SELECTED = {
+    selected.record.__name__: selected
+    for selected in (
+        Selected(StoredJob),
+        Selected(StoredLease, "leases", {
+            "state": f"CASE WHEN {_IS_SETTLED} THEN 1 ELSE leases.state END",
+            "ended_us": f"CASE WHEN {_IS_SETTLED} THEN jobs.ended_us ELSE leases.ended_us END",
+        }),
+        Selected(StoredKind), Selected(StoredSite), Selected(StoredCampaign), Selected(ArchivedCampaign),
+        Selected(StoredFailure), Selected(StoredOutput), Selected(StoredAllocation),
+    )
+}  # fmt: skip
+"""The records that statements name in their SELECT lists."""

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tidemill.errors import ConfigError, JobError, SiteError, install_hint
 from tidemill.files import make_directories
 from tidemill.server.database.mounts import refuse_network
-from tidemill.server.database.queries import Dialect, Statement, load, migrations, statements
+from tidemill.server.database.queries import Dialect, RowShapes, Statement, load, migrations, statements
+from tidemill.server.database.rows import SELECTED
 from tidemill.server.database.upgrade import Found, UpgradePlan, plan
 
-Row = tuple[Any, ...]
+Row: TypeAlias = Any  #: the record that the statement names, else a named tuple of its columns
 READER_CACHE_KB = 16_384
 WRITER_CACHE_KB = 131_072
 BUSY_MS = 10_000
@@ -68,6 +69,17 @@ def row(session: Session, name: str, /, **parameters: Any) -> Row | None:
     return found[0] if found else None
 
 
+def values(session: Session, name: str, /, **parameters: Any) -> list[Any]:
+    """The column of a named statement that has one."""
+    return [each for (each,) in session.rows(name, **parameters)]
+
+
+def value(session: Session, name: str, /, **parameters: Any) -> Any:
+    """The only value of a named statement's only row; None = there is no row."""
+    found = values(session, name, **parameters)
+    return found[0] if found else None
+
+
 @contextmanager
 def transaction(session: Session) -> Iterator[None]:
     """Commit at the end, undo everything on an error."""
@@ -99,7 +111,7 @@ class Store:
             )
         self.path, self.url = path, url
         self.dialect = Dialect.SQLITE if path is not None else Dialect.POSTGRESQL
-        self._queries = load(self.dialect)
+        self._queries = load(self.dialect, SELECTED)
         self.migrations = migrations(self.dialect)  #: all steps to the schema of this version
 
     def init(self) -> None:
@@ -171,8 +183,8 @@ class Store:
             before, known = _version(session), self.migrations
             if before > len(known):
                 raise _newer(self, before, len(known))
-            size_bytes = int(session.rows("database_bytes")[0][0])
-            tables = [str(name) for (name,) in session.rows("table_names")]
+            size_bytes = int(value(session, "database_bytes"))
+            tables = [str(name) for name in values(session, "table_names")]
             found = Found(before, size_bytes, tables, partial(_count, session))
             return plan(found, known[before:])
         finally:
@@ -201,7 +213,8 @@ class Store:
 
 def _count(session: Session, table: str) -> int:
     connection = session._connection  # type: ignore[attr-defined]  # of both classes below
-    return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+    (found,) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
+    return int(found)
 
 
 def _newer(store: Store, found: int, known: int) -> ConfigError:
@@ -214,7 +227,7 @@ def _newer(store: Store, found: int, known: int) -> ConfigError:
 def _version(session: Session) -> int:
     if not session.rows("has_schema"):
         return 0
-    return int(session.rows("schema_version")[0][0])
+    return int(value(session, "schema_version"))
 
 
 def _migrate(session: Session, number: int, script: str) -> None:
@@ -231,7 +244,7 @@ class _Sqlite:
     dialect = Dialect.SQLITE
 
     def __init__(self, path: Path, queries: dict[str, Statement], *, reads: bool) -> None:
-        self._queries = queries
+        self._queries, self._shapes = queries, RowShapes(queries)
         try:
             if not reads:
                 make_directories(path.parent, 0o077)
@@ -254,7 +267,8 @@ class _Sqlite:
         self._connection.execute(text)
 
     def rows(self, name: str, /, **parameters: Any) -> list[Row]:
-        return self._execute_named(name, parameters).fetchall()
+        cursor = self._execute_named(name, parameters)
+        return self._shapes.shape(name, cursor.fetchall(), cursor.description)
 
     def run(self, name: str, /, **parameters: Any) -> None:
         self._execute_named(name, parameters)

@@ -32,7 +32,7 @@ from tidemill.server.database.rows import (
     StoredJob,
     StoredLease,
 )
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, value
 from tidemill.server.database.writer_memory import WriterMemory
 from tidemill.server.errors import WrongEdgeError
 from tidemill.wire.api import Change, LeaseOrder, Order, PayloadUsage
@@ -133,14 +133,14 @@ class UnitOfWork:
         if missing:
             self.adopt(self.session.rows("jobs_by_id", ids=missing))
 
-    def adopt(self, rows: Sequence[tuple[Any, ...]]) -> list[StoredJob]:
-        """Rows as jobs; a job that is loaded already stays as it is here."""
+    def adopt(self, stored: Sequence[StoredJob]) -> list[StoredJob]:
+        """The jobs that were read; one that is loaded already stays as it is here."""
         found = []
-        self.memory.find_kinds(self.session, {row[1] for row in rows})
-        for row in rows:
-            job = self.jobs.get(row[0])
+        self.memory.find_kinds(self.session, {each.kind for each in stored})
+        for each in stored:
+            job = self.jobs.get(each.id)
             if job is None:
-                job = self.jobs[row[0]] = StoredJob(*row)
+                job = self.jobs[each.id] = each
                 self.memory.held.pop(job.id, None)
                 self._before[job.id] = _COUNTED(job)
             found.append(job)
@@ -151,8 +151,8 @@ class UnitOfWork:
         missing = [each for each in dict.fromkeys(ids) if each not in self._whole]
         if missing:
             self._whole.update(missing)
-            for row in self.session.rows("leases_of_jobs", ids=missing):
-                self.leases[row[0]].setdefault(row[1], StoredLease(*row))
+            for lease in self.session.rows("leases_of_jobs", ids=missing):
+                self.leases[lease.job].setdefault(lease.lease, lease)
 
     def leases_of(self, job: int) -> list[StoredLease]:
         """All leases of a job, oldest first."""
@@ -449,7 +449,7 @@ class UnitOfWork:
         known = self.memory.owners
         found = {each: known[each] for each in campaigns if each in known}
         if unknown := sorted(campaigns - found.keys()):
-            found.update((row[0], row[2]) for row in self.session.rows("campaign_owners", ids=unknown))
+            found.update((row.id, row.owner) for row in self.session.rows("campaign_owners", ids=unknown))
         return found
 
     def _flush_changes(self) -> None:
@@ -457,16 +457,16 @@ class UnitOfWork:
             return
         of_kind = {kind: self.memory.kinds[kind].campaign for kind in {job.kind for job in self._changes}}
         rows = self.session.rows("campaign_owners", ids=sorted(set(of_kind.values())))
-        names = {number: (name, owner) for number, name, owner in rows}
+        names = {row.id: row for row in rows}
         self._changes.sort(key=lambda job: of_kind[job.kind])
-        after = int(self.session.rows("take_numbers", name="next_change", count=len(self._changes))[0][0])
-        first = after - len(self._changes)
+        first = take_numbers(self.session, "next_change", len(self._changes))
+        after = first + len(self._changes)
         self.changes = [
             Change(
-                number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]][0], job=job.id,
+                number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]].name, job=job.id,
                 state=JOB_STATES[job.state], events_done=job.n_done, events_failed=job.n_failed,
-                owner=names[of_kind[job.kind]][1], progress=job.id in self._progressed, ward=self._ward_name(job.ward),
-                events_canceled=job.n_canceled,
+                owner=names[of_kind[job.kind]].owner, progress=job.id in self._progressed,
+                ward=self._ward_name(job.ward), events_canceled=job.n_canceled,
             )
             for number, job in enumerate(self._changes, first)
         ]  # fmt: skip
@@ -475,7 +475,7 @@ class UnitOfWork:
             for job, batch in self._change_batches(of_kind)
         ]
         self.session.many("insert_changes", written)
-        slowest = self.session.rows("slowest_follower")[0][0]
+        slowest = value(self.session, "slowest_follower")
         told = after if slowest is None else max(int(slowest) + 1, after - self._kept.most)
         self.session.run("prune_changes", before=min(after - self._kept.always, told))
 
@@ -499,6 +499,11 @@ def _enter_lease(lease: StoredLease, state: int) -> None:
             f"lease {lease.lease} of job {lease.job}: {LEASE_STATES[lease.state]} -> {LEASE_STATES[state]}"
         )
     lease.state = state
+
+
+def take_numbers(session: Session, name: str, count: int) -> int:
+    """The first of `count` numbers in a row that nothing else gets; `name`: which numbers, in the table `meta`."""
+    return int(value(session, "take_numbers", name=name, count=count)) - count
 
 
 def specs(session: Session, cache: dict[int, JobSpec], ids: Iterable[int]) -> dict[int, JobSpec]:

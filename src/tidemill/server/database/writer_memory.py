@@ -24,8 +24,6 @@ from tidemill.server.database.rows import (
     StoredJob,
     StoredLease,
     key_of,
-    kind_of,
-    site_of,
 )
 from tidemill.server.database.store import Session
 
@@ -151,15 +149,15 @@ class WriterMemory:
         """Read sites and what is open, unless they are here already."""
         if self.is_loaded:
             return
-        for row in session.rows("open_kinds"):
-            self._keep_kind(kind_of(row))
+        for stored in session.rows("open_kinds"):
+            self._keep_kind(stored.kind)
         for kind, state, site, jobs in session.rows("open_counts"):
             self.open.change(self.kinds[kind], state, site, jobs)
         campaigns = sorted({kind.campaign for kind in self.kinds.values()})
         for row in session.rows("campaign_owners", ids=campaigns) if campaigns else ():
-            self.owners[row[0]] = row[2]
+            self.owners[row.id] = row.owner
         for row in session.rows("sites"):
-            site = site_of(row)
+            site = row.site
             self.sites[site.id] = site
             self.site_ids[site.name] = site.id
         for number, until_us, reason in session.rows("down_sites"):
@@ -241,14 +239,16 @@ class WriterMemory:
         """Have these kinds here until the transaction ends."""
         missing = sorted({each for each in numbers if each not in self.kinds})
         if missing:
-            for row in session.rows("kinds_by_id", ids=missing):
-                self._keep_kind(kind_of(row))
+            for stored in session.rows("kinds_by_id", ids=missing):
+                self._keep_kind(stored.kind)
             self._idle.update(missing)
             campaigns = {self.kinds[each].campaign for each in missing if each in self.kinds}
             if unknown := sorted(
                 campaigns - self.owners.keys()
             ):  # of a retry: they had no new submission since
-                self.owners.update((row[0], row[2]) for row in session.rows("campaign_owners", ids=unknown))
+                self.owners.update(
+                    (row.id, row.owner) for row in session.rows("campaign_owners", ids=unknown)
+                )
 
     def add_spec(self, digest: bytes, number: int) -> None:
         """A new specification."""

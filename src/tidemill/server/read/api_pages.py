@@ -36,8 +36,6 @@ from tidemill.server.database.rows import (
     Site,
     StoredJob,
     StoredLease,
-    kind_of,
-    site_of,
     usage_of,
 )
 from tidemill.server.database.store import Session
@@ -91,12 +89,12 @@ def limit_of(limit: int | None, default: int = 100) -> int:
 def kinds_of(session: Session, jobs: Iterable[StoredJob]) -> dict[int, JobKind]:
     """The kinds of some jobs."""
     numbers = sorted({job.kind for job in jobs})
-    return {row[0]: kind_of(row) for row in session.rows("kinds_by_id", ids=numbers)} if numbers else {}
+    return {each.id: each.kind for each in session.rows("kinds_by_id", ids=numbers)} if numbers else {}
 
 
 def sites(session: Session) -> list[Site]:
     """All sites, those included that are only named by jobs."""
-    found = [site_of(row) for row in session.rows("sites")]
+    found = [stored.site for stored in session.rows("sites")]
     down = {row[0]: row[1:] for row in session.rows("down_sites")}
     for each in found:
         each.down_us, each.down_reason = down.get(each.id, (0, ""))
@@ -163,7 +161,7 @@ def _inputs_first(
 
 def rows_of(session: Session, ids: list[int]) -> list[JobRow]:
     """Jobs as rows of a listing, in the order of `ids`."""
-    found = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
+    found = {job.id: job for job in session.rows("jobs_by_id", ids=ids)} if ids else {}
     known = kinds_of(session, found.values())
     campaigns = {known[job.kind].campaign for job in found.values()}
     names = _campaigns_of(session, campaigns)
@@ -217,13 +215,14 @@ def job(
     archive: Archive | None = None,
 ) -> JobDetail:
     """Everything about one job, which may be in the archive. Raises MissingError."""
-    rows = session.rows("jobs_by_id", ids=[number])
-    if not rows:
+    stored = session.rows("jobs_by_id", ids=[number])
+    if not stored:
         kept = archived.job(session, archive or Archive(), number)
         if kept is None:
             raise rights.missing_job(number)
         return kept
-    found, all_sites = StoredJob(*rows[0]), sites(session)
+    found: StoredJob = stored[0]
+    all_sites = sites(session)
     known = kinds_of(session, [found])
     kind = known[found.kind]
     of_site = {site.id: site.name for site in all_sites}
@@ -235,7 +234,7 @@ def job(
     names = _campaigns_of(session, [kind.campaign, *(row[2] for row in deps)])
     own = names[kind.campaign][1]
     awaited = {each: name if of == own else reference(of, name) for each, (name, of) in names.items()}
-    leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
+    leases = session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)
     more = Known(
         spec, after_texts(deps, awaited, spec), silent, leases, _ward_of(session, found), clock.now_us(), own
     )
@@ -487,7 +486,7 @@ def _kept_of_campaign(session: Session, campaign: int) -> list[KeptOutputs]:
 
 def _kept_of(session: Session, ids: list[int]) -> list[KeptOutputs]:
     of_site: dict[int, str] = dict(session.rows("site_names"))
-    jobs = [StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)] if ids else []
+    jobs = session.rows("jobs_by_id", ids=ids) if ids else []
     jobs.sort(key=lambda job: -job.id)
     return [kept for job in jobs if (kept := _kept(job, of_site)) is not None]
 

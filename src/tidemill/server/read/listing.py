@@ -268,7 +268,7 @@ def _named(
     if after is not None:
         number = _place(after, 1)[0]
         found = session.rows("jobs_by_id", ids=[number])
-        name = found[0][22] if found else prefix
+        name = found[0].name if found else prefix
     ids: list[int] = []
     look = LOOK if legs is not None else size + 1
     for _ in range(ROUNDS):
@@ -289,7 +289,7 @@ def _sorted(session: Session, rows: list[Any], sort: Sort, page: tuple[str | Non
     start = () if after is None else _place(after, 2 if sort is Sort.ENDED else 1)
     jobs: dict[int, int] = {}
     if sort is Sort.ENDED:
-        jobs = {row[0]: row[20] for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
+        jobs = {job.id: job.ended_us for job in session.rows("jobs_by_id", ids=ids)} if ids else {}
         ids = [each for each in ids if jobs.get(each)]
 
     def place_of(each: int) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE (
 
 -- name: placements_between
 -- Allocations of a site that held nodes between two times, by name, after a name.
-SELECT placements.name, placements.batch_id, placements.hosts, placements.started_us, placements.ended_us, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.site = :site AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND placements.name > :after ORDER BY placements.name LIMIT :limit;
+SELECT placements.name, placements.batch_id, placements.hosts, placements.started_us, placements.ended_us, COALESCE(allocations.nodes, 0) AS nodes, COALESCE(allocations.cores, 0) AS cores FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.site = :site AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND placements.name > :after ORDER BY placements.name LIMIT :limit;
 
 -- name: add_core_use many(site bigint, allocation text, owner text, campaign text, app text, core_us bigint, at_us bigint)
 -- What payloads used of an allocation. Sums that a site drives beyond 2^61 grow no more.
@@ -59,15 +59,15 @@ ON CONFLICT (site, allocation, owner, campaign, app) DO UPDATE SET core_us = CAS
 
 -- name: leased_cores
 -- Of these jobs those that a site ever had: the cores of a payload, campaign, owner and application.
-SELECT leases.job, MAX(leases.cores), campaigns.owner, campaigns.name, kinds.app FROM leases JOIN jobs ON jobs.id = leases.job JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE leases.site = :site AND leases.job {in:ids} GROUP BY leases.job, campaigns.owner, campaigns.name, kinds.app;
+SELECT leases.job, MAX(leases.cores) AS cores, campaigns.owner, campaigns.name, kinds.app FROM leases JOIN jobs ON jobs.id = leases.job JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE leases.site = :site AND leases.job {in:ids} GROUP BY leases.job, campaigns.owner, campaigns.name, kinds.app;
 
 -- name: held_by_allocations
 -- Allocations that held nodes between two times, by site and name, after one of them.
-SELECT placements.site, placements.name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND (placements.site, placements.name) > (:site, :after) ORDER BY placements.site, placements.name LIMIT :limit;
+SELECT placements.site, placements.name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0) AS nodes, COALESCE(allocations.cores, 0) AS cores FROM placements LEFT JOIN allocations ON allocations.site = placements.site AND allocations.name = placements.name WHERE placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) AND (placements.site, placements.name) > (:site, :after) ORDER BY placements.site, placements.name LIMIT :limit;
 
 -- name: held_by_allocations_of
 -- The same of those that an owner's payloads used: costs nothing of the others.
-SELECT DISTINCT core_use.site, core_use.allocation, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0), COALESCE(allocations.cores, 0) FROM core_use JOIN placements ON placements.site = core_use.site AND placements.name = core_use.allocation LEFT JOIN allocations ON allocations.site = core_use.site AND allocations.name = core_use.allocation WHERE core_use.owner = :owner AND (core_use.site, core_use.allocation) > (:site, :after) AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) ORDER BY core_use.site, core_use.allocation LIMIT :limit;
+SELECT DISTINCT core_use.site, core_use.allocation, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0) AS nodes, COALESCE(allocations.cores, 0) AS cores FROM core_use JOIN placements ON placements.site = core_use.site AND placements.name = core_use.allocation LEFT JOIN allocations ON allocations.site = core_use.site AND allocations.name = core_use.allocation WHERE core_use.owner = :owner AND (core_use.site, core_use.allocation) > (:site, :after) AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) ORDER BY core_use.site, core_use.allocation LIMIT :limit;
 
 -- name: core_use_of
 -- What payloads used of some of a site's allocations.
@@ -107,7 +107,7 @@ INSERT INTO payload_times (job, site, at_us, count, body) SELECT v.job, v.site, 
 
 -- name: payload_times_count
 -- How many times of a job are kept.
-SELECT COALESCE(SUM(count), 0) FROM payload_times WHERE job = :job;
+SELECT COALESCE(SUM(count), 0) AS payloads FROM payload_times WHERE job = :job;
 
 -- name: payload_times_of
 -- Times of a job's payloads, in the order in which they came.
@@ -127,4 +127,4 @@ INSERT INTO meta (name, value) VALUES ('revoked_known', 1) ON CONFLICT (name) DO
 
 -- name: revoked_known
 -- Whether it has.
-SELECT 1 FROM meta WHERE name = 'revoked_known';
+SELECT 1 AS found FROM meta WHERE name = 'revoked_known';

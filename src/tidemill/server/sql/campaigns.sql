@@ -21,12 +21,12 @@ FROM v WHERE campaigns.id = v.id;
 
 -- name: campaigns
 -- Campaigns, newest first.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: campaign_whole
 -- One campaign.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE id = :id;
 
 -- name: campaign_owners
@@ -43,7 +43,7 @@ SELECT name, owner FROM campaigns ORDER BY id DESC LIMIT 1000;
 
 -- name: failure_counts
 -- Failures by class of campaigns.
-SELECT campaign, class, failures FROM failure_counts WHERE campaign {in:ids};
+SELECT campaign, class AS name, failures FROM failure_counts WHERE campaign {in:ids};
 
 -- name: add_failure_counts many(campaign bigint, class text, failures bigint)
 -- Count failures by class.
@@ -68,11 +68,11 @@ UPDATE failures SET final = 0 FROM v WHERE failures.id = v.id;
 
 -- name: failures_of_job
 -- A job's failures, newest first.
-SELECT id, job, event, site, final, evidence FROM failures WHERE job = :job AND id < :before ORDER BY id DESC LIMIT :limit;
+SELECT {StoredFailure} FROM failures WHERE job = :job AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: failures_of_campaign
 -- A campaign's failures, newest first.
-SELECT id, job, event, site, final, evidence FROM failures WHERE campaign = :campaign AND id < :before ORDER BY id DESC LIMIT :limit;
+SELECT {StoredFailure} FROM failures WHERE campaign = :campaign AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: failure_ids_of_campaign
 -- Which they are, without what was seen of them.
@@ -80,11 +80,11 @@ SELECT id FROM failures WHERE campaign = :campaign AND id < :before ORDER BY id 
 
 -- name: failures_by_id
 -- These failures, newest first.
-SELECT id, job, event, site, final, evidence FROM failures WHERE id {in:ids} ORDER BY id DESC;
+SELECT {StoredFailure} FROM failures WHERE id {in:ids} ORDER BY id DESC;
 
 -- name: failures_newest
 -- All failures, newest first.
-SELECT id, job, event, site, final, evidence FROM failures WHERE id < :before ORDER BY id DESC LIMIT :limit;
+SELECT {StoredFailure} FROM failures WHERE id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: seed_bases
 -- What the seeds of failed events follow from.
@@ -109,7 +109,7 @@ DELETE FROM outputs USING (SELECT v.job, v.first, v.stop FROM v) ended WHERE out
 
 -- name: outputs_of_jobs
 -- Delivered files of jobs.
-SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE job {in:ids} ORDER BY job, number;
+SELECT {StoredOutput} FROM outputs WHERE job {in:ids} ORDER BY job, number;
 
 -- name: jobs_kept
 -- Jobs of some kinds with outputs that are not delivered, the newest first.
@@ -117,58 +117,58 @@ SELECT id FROM jobs WHERE kept = 1 AND kind {in:kinds} ORDER BY id DESC LIMIT :l
 
 -- name: outputs_newest
 -- Delivered files, those of the newest jobs first.
-SELECT job, number, campaign, name, url, size_bytes, (SELECT COUNT(*) FROM outputs b WHERE b.job = outputs.job AND b.number < outputs.number)
+SELECT job, number, campaign, name, url, size_bytes, (SELECT COUNT(*) FROM outputs b WHERE b.job = outputs.job AND b.number < outputs.number) AS place
 FROM outputs WHERE (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
 
 -- name: outputs_newest_of
 -- Delivered files of a campaign, those of the newest jobs first.
-SELECT job, number, campaign, name, url, size_bytes, (SELECT COUNT(*) FROM outputs b WHERE b.job = outputs.job AND b.number < outputs.number)
+SELECT job, number, campaign, name, url, size_bytes, (SELECT COUNT(*) FROM outputs b WHERE b.job = outputs.job AND b.number < outputs.number) AS place
 FROM outputs WHERE campaign = :campaign AND (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
 
 -- name: outputs_of_campaign
 -- Delivered files of a campaign; whole jobs, newest first.
-SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;
+SELECT {StoredOutput} FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;
 
 -- name: outputs_of_campaign_from
 -- The same, oldest first.
-SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE campaign = :campaign AND job > :after ORDER BY job, number LIMIT :limit;
+SELECT {StoredOutput} FROM outputs WHERE campaign = :campaign AND job > :after ORDER BY job, number LIMIT :limit;
 
 -- name: outputs_among
 -- Delivered files of some jobs, a page of them, oldest first.
-SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE job {in:ids} ORDER BY job, number LIMIT :limit;
+SELECT {StoredOutput} FROM outputs WHERE job {in:ids} ORDER BY job, number LIMIT :limit;
 
 -- name: campaigns_newest
 -- A page of campaigns, newest first.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns ORDER BY id DESC LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_newest_of
 -- The same of an owner's.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_ended
 -- Campaigns of which a job ended last.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE last_ended_us IS NOT NULL ORDER BY last_ended_us DESC, id DESC LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_sorted
 -- Of the newest campaigns, those whose name holds a text, in one of several orders.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM (SELECT * FROM campaigns ORDER BY id DESC LIMIT :look) AS newest WHERE LOWER(name) LIKE :pattern ESCAPE '!'
 ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed - events_canceled WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
 LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_sorted_of
 -- The same of an owner's.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM (SELECT * FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :look) AS newest WHERE LOWER(name) LIKE :pattern ESCAPE '!'
 ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed - events_canceled WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
 LIMIT :limit OFFSET :offset;
 
 -- name: campaigns_unfinished
 -- Campaigns with jobs that have not ended, in the same orders.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE id IN (SELECT kinds.campaign FROM counts CROSS JOIN kinds WHERE kinds.id = counts.kind AND counts.state IN (0, 1) AND counts.jobs > 0)
 AND LOWER(name) LIKE :pattern ESCAPE '!' AND (:owner = '' OR owner = :owner)
 ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed - events_canceled WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC

@@ -53,22 +53,22 @@ UPDATE archive_batches SET phase = :phase, at_us = :at_us WHERE id = :id;
 
 -- name: left_of_batch
 -- Whether something of a batch has left the database.
-SELECT 1 FROM archived_campaigns WHERE batch = :batch
+SELECT 1 AS found FROM archived_campaigns WHERE batch = :batch
 UNION ALL SELECT 1 FROM archived_jobs JOIN campaigns ON campaigns.id = archived_jobs.campaign WHERE campaigns.batch = :batch AND campaigns.batch > 0 LIMIT 1;
 
 -- name: campaigns_of_batch
 -- Campaigns of a batch that are still in the database.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE batch = :batch AND batch > 0 AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: unarchived_campaigns
 -- Campaigns of no batch.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE batch = 0 AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: failures_of_jobs
 -- What failed in some jobs.
-SELECT id, job, event, site, final, evidence FROM failures WHERE job {in:ids} ORDER BY job, id;
+SELECT {StoredFailure} FROM failures WHERE job {in:ids} ORDER BY job, id;
 
 -- name: remarks_of_jobs
 -- What was remarked when these jobs were submitted.
@@ -85,12 +85,12 @@ INSERT INTO archived_jobs (first, last, campaign) SELECT v.first, v.last, v.camp
 
 -- name: archived_owners [sqlite]
 -- Whose archived jobs these are (JSON).
-SELECT asked.value, COALESCE((SELECT owner FROM archived_campaigns WHERE id = archived_jobs.campaign), (SELECT owner FROM campaigns WHERE id = archived_jobs.campaign))
+SELECT asked.value AS job, COALESCE((SELECT owner FROM archived_campaigns WHERE id = archived_jobs.campaign), (SELECT owner FROM campaigns WHERE id = archived_jobs.campaign)) AS owner
 FROM json_each(:jobs) AS asked CROSS JOIN archived_jobs ON archived_jobs.first = (SELECT MAX(first) FROM archived_jobs WHERE first <= asked.value) WHERE archived_jobs.last >= asked.value;
 
 -- name: archived_owners [postgresql]
 -- Whose archived jobs these are (JSON).
-SELECT asked.job, COALESCE((SELECT owner FROM archived_campaigns WHERE id = archived_jobs.campaign), (SELECT owner FROM campaigns WHERE id = archived_jobs.campaign))
+SELECT asked.job, COALESCE((SELECT owner FROM archived_campaigns WHERE id = archived_jobs.campaign), (SELECT owner FROM campaigns WHERE id = archived_jobs.campaign)) AS owner
 FROM (SELECT CAST(value AS bigint) AS job FROM jsonb_array_elements_text(CAST(:jobs AS jsonb))) AS asked
 CROSS JOIN LATERAL (SELECT last, campaign FROM archived_jobs WHERE first <= asked.job ORDER BY first DESC LIMIT 1) AS archived_jobs WHERE archived_jobs.last >= asked.job;
 
@@ -113,12 +113,12 @@ SELECT first, last FROM archived_jobs WHERE campaign = :campaign AND last > :aft
 
 -- name: archived_campaign
 -- One campaign of the archive.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch, events_canceled
+SELECT {ArchivedCampaign}
 FROM archived_campaigns WHERE id = :id;
 
 -- name: archived_campaigns
 -- Campaigns of the archive, newest first, of one owner or of all.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch, events_canceled
+SELECT {ArchivedCampaign}
 FROM archived_campaigns WHERE id < :before AND (:any_owner = 1 OR owner = :owner) ORDER BY id DESC LIMIT :limit;
 
 -- name: closed_jobs
@@ -155,7 +155,7 @@ DELETE FROM jobs WHERE id {in:ids} RETURNING spec;
 
 -- name: delete_specs
 -- Specifications that no job has any more.
-DELETE FROM specs WHERE id {in:ids} AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.spec = specs.id) RETURNING id, hash, LENGTH(body);
+DELETE FROM specs WHERE id {in:ids} AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.spec = specs.id) RETURNING id, hash, LENGTH(body) AS length;
 
 -- name: credit_stored
 -- An owner's jobs have left the database.

@@ -8,18 +8,18 @@ VALUES (v.id, v.kind, v.spec, v.state, v.site, v.pin, v.place, v.ready, v.rank, 
 COPY jobs (id, kind, spec, state, site, pin, place, ready, rank, events, seed_base, created_us, ended_us, reason, name, blocked) FROM STDIN;
 
 -- name: jobs_by_id
--- Whole rows, in the order of records.Job.
-SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us, n_canceled, canceled
+-- Whole rows.
+SELECT {StoredJob}
 FROM jobs WHERE id {in:ids};
 
 -- name: jobs_ready
 -- The next jobs to lease of one kind and place, by priority, then age: a scan of the head of an index.
-SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage, kept, delivered, sent, deliveries, ends, ward, moves, waits_us, n_canceled, canceled
+SELECT {StoredJob}
 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (:rank, :id) ORDER BY rank, id LIMIT :limit;
 
 -- name: ready_of_legs [sqlite]
 -- The next jobs to lease of each kind and place of a list (JSON), up to a limit each: for many kinds at once.
-SELECT json_extract(leg.value, '$[0]'), json_extract(leg.value, '$[1]'), jobs.rank, jobs.id
+SELECT json_extract(leg.value, '$[0]') AS kind, json_extract(leg.value, '$[1]') AS place, jobs.rank, jobs.id
 FROM json_each(:legs) AS leg CROSS JOIN jobs ON jobs.id IN (
   SELECT each.id FROM jobs AS each WHERE each.ready = 1 AND each.kind = json_extract(leg.value, '$[0]') AND each.place = json_extract(leg.value, '$[1]')
     AND (each.rank, each.id) > (json_extract(leg.value, '$[2]'), json_extract(leg.value, '$[3]')) ORDER BY each.rank, each.id LIMIT :limit);
@@ -85,24 +85,24 @@ SELECT id, kind, state, site, name FROM jobs WHERE name <> '' AND (name {binary}
 
 -- name: newest_of_legs [sqlite]
 -- The newest job before an id of each kind, state and site of a list (JSON).
-SELECT json_extract(leg.value, '$[0]'), json_extract(leg.value, '$[1]'), json_extract(leg.value, '$[2]'),
-  (SELECT MAX(id) FROM jobs WHERE kind = json_extract(leg.value, '$[0]') AND state = json_extract(leg.value, '$[1]') AND site = json_extract(leg.value, '$[2]') AND id < :before)
+SELECT json_extract(leg.value, '$[0]') AS kind, json_extract(leg.value, '$[1]') AS state, json_extract(leg.value, '$[2]') AS site,
+  (SELECT MAX(id) FROM jobs WHERE kind = json_extract(leg.value, '$[0]') AND state = json_extract(leg.value, '$[1]') AND site = json_extract(leg.value, '$[2]') AND id < :before) AS head
 FROM json_each(:legs) AS leg;
 
 -- name: newest_of_legs [postgresql]
 -- The newest job before an id of each kind, state and site of a list (JSON).
-SELECT leg.kind, leg.state, leg.site, (SELECT MAX(id) FROM jobs WHERE kind = leg.kind AND state = leg.state AND site = leg.site AND id < :before)
+SELECT leg.kind, leg.state, leg.site, (SELECT MAX(id) FROM jobs WHERE kind = leg.kind AND state = leg.state AND site = leg.site AND id < :before) AS head
 FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS smallint) AS state, CAST(value->>2 AS bigint) AS site FROM jsonb_array_elements(CAST(:legs AS jsonb))) AS leg;
 
 -- name: oldest_of_legs [sqlite]
 -- The oldest job after an id of each kind, state and site of a list (JSON).
-SELECT json_extract(leg.value, '$[0]'), json_extract(leg.value, '$[1]'), json_extract(leg.value, '$[2]'),
-  (SELECT MIN(id) FROM jobs WHERE kind = json_extract(leg.value, '$[0]') AND state = json_extract(leg.value, '$[1]') AND site = json_extract(leg.value, '$[2]') AND id > :after)
+SELECT json_extract(leg.value, '$[0]') AS kind, json_extract(leg.value, '$[1]') AS state, json_extract(leg.value, '$[2]') AS site,
+  (SELECT MIN(id) FROM jobs WHERE kind = json_extract(leg.value, '$[0]') AND state = json_extract(leg.value, '$[1]') AND site = json_extract(leg.value, '$[2]') AND id > :after) AS head
 FROM json_each(:legs) AS leg;
 
 -- name: oldest_of_legs [postgresql]
 -- The oldest job after an id of each kind, state and site of a list (JSON).
-SELECT leg.kind, leg.state, leg.site, (SELECT MIN(id) FROM jobs WHERE kind = leg.kind AND state = leg.state AND site = leg.site AND id > :after)
+SELECT leg.kind, leg.state, leg.site, (SELECT MIN(id) FROM jobs WHERE kind = leg.kind AND state = leg.state AND site = leg.site AND id > :after) AS head
 FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS smallint) AS state, CAST(value->>2 AS bigint) AS site FROM jsonb_array_elements(CAST(:legs AS jsonb))) AS leg;
 
 -- name: jobs_after_in
@@ -123,7 +123,7 @@ INSERT INTO specs (id, hash, body, shortened) VALUES (:id, :hash, :body, 1);
 
 -- name: specs_never_run
 -- Which of these specifications are large, and of few jobs, all of which were canceled before a time and never ran. Jobs are counted first, as the second question reads all of them. Limits keep a planner from answering by a scan of all jobs, as it does for NOT EXISTS.
-SELECT id, (SELECT COUNT(*) FROM (SELECT 1 FROM jobs WHERE jobs.spec = specs.id LIMIT :most + 1) AS few), LENGTH(body)
+SELECT id, (SELECT COUNT(*) FROM (SELECT 1 FROM jobs WHERE jobs.spec = specs.id LIMIT :most + 1) AS few) AS jobs, LENGTH(body) AS length
 FROM specs WHERE id {in:ids} AND shortened = 0 AND LENGTH(body) > :least
 AND CASE WHEN (SELECT COUNT(*) FROM (SELECT 1 FROM jobs WHERE jobs.spec = specs.id LIMIT :most + 1) AS few) > :most THEN 1
 ELSE (SELECT COUNT(*) FROM (SELECT 1 FROM jobs WHERE jobs.spec = specs.id AND (jobs.state <> 5 OR jobs.ended_us >= :before OR jobs.started_us IS NOT NULL OR jobs.n_done > 0 OR jobs.n_failed > 0 OR jobs.kept = 1) LIMIT 1) AS others) END = 0;
@@ -140,9 +140,9 @@ SELECT jobs.id FROM jobs JOIN specs ON specs.id = jobs.spec WHERE jobs.id {in:id
 -- Jobs that ended before a time, after a place in that order.
 SELECT id, spec, state, ended_us FROM jobs WHERE ended_us IS NOT NULL AND (ended_us, id) > (:after_us, :after) AND ended_us < :before ORDER BY ended_us, id LIMIT :limit;
 
--- name: specs_by_hash
--- Which of these specs are there already.
-SELECT hash, id FROM specs WHERE hash = :hash;
+-- name: spec_by_hash
+-- The spec with a hash, if it is there already.
+SELECT id FROM specs WHERE hash = :hash;
 
 -- name: specs_by_id
 -- Texts of specs.
@@ -155,7 +155,7 @@ SELECT COALESCE(MAX(id), 0) + 1, :campaign, :app, :cores, :memory_mb, :devices, 
 
 -- name: kinds_by_id
 -- These kinds.
-SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks, home, data FROM kinds WHERE id {in:ids};
+SELECT {StoredKind} FROM kinds WHERE id {in:ids};
 
 -- name: kind_by_key
 -- A kind that there may be already.
@@ -163,7 +163,7 @@ SELECT id FROM kinds WHERE campaign = :campaign AND app = :app AND cores = :core
 
 -- name: open_kinds
 -- Kinds with jobs that have not ended.
-SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks, home, data FROM kinds WHERE id IN (SELECT kind FROM counts WHERE state <= 1 AND jobs > 0);
+SELECT {StoredKind} FROM kinds WHERE id IN (SELECT kind FROM counts WHERE state <= 1 AND jobs > 0);
 
 -- name: open_counts
 -- Counters of jobs that have not ended.
@@ -175,11 +175,11 @@ SELECT id FROM kinds WHERE campaign = :campaign AND app = :app AND cores = :core
 
 -- name: kinds_in
 -- How many kinds a campaign has but for the data that they read, whatever has become of their jobs.
-SELECT COUNT(*) FROM (SELECT DISTINCT app, cores, memory_mb, devices, nodes, ranks, home FROM kinds WHERE campaign = :campaign) AS alike;
+SELECT COUNT(*) AS kinds FROM (SELECT DISTINCT app, cores, memory_mb, devices, nodes, ranks, home FROM kinds WHERE campaign = :campaign) AS alike;
 
 -- name: data_kinds_in
 -- Number of a campaign's kinds that differ in their data.
-SELECT COUNT(*) FROM kinds WHERE campaign = :campaign AND data <> '';
+SELECT COUNT(*) AS kinds FROM kinds WHERE campaign = :campaign AND data <> '';
 
 -- name: wards_of_kind
 -- The places of a kind's jobs that wait in wards: a range of an index.
@@ -204,7 +204,7 @@ SELECT DISTINCT kinds.campaign, counts.site FROM counts CROSS JOIN kinds WHERE k
 
 -- name: counts_of_campaigns
 -- Jobs by state of some campaigns.
-SELECT kinds.campaign, counts.state, SUM(counts.jobs) FROM kinds JOIN counts ON counts.kind = kinds.id WHERE kinds.campaign {in:ids} AND counts.jobs > 0 GROUP BY kinds.campaign, counts.state;
+SELECT kinds.campaign, counts.state, SUM(counts.jobs) AS jobs FROM kinds JOIN counts ON counts.kind = kinds.id WHERE kinds.campaign {in:ids} AND counts.jobs > 0 GROUP BY kinds.campaign, counts.state;
 
 -- name: insert_deps many(job bigint, on_job bigint, on_campaign bigint, upto bigint)
 -- What jobs wait for.
@@ -224,7 +224,7 @@ SELECT job, on_job, on_campaign, upto FROM deps WHERE job = :job;
 
 -- name: deps_any
 -- Whether anything waits for anything.
-SELECT 1 FROM deps LIMIT 1;
+SELECT 1 AS found FROM deps LIMIT 1;
 
 -- name: delete_deps many(job bigint, on_job bigint, on_campaign bigint)
 -- Dependencies that are over.

@@ -4,7 +4,7 @@ SELECT name, value FROM meta WHERE name LIKE 'follower/%';
 
 -- name: slowest_follower
 -- What must not be pruned yet.
-SELECT MIN(value) FROM meta WHERE name LIKE 'follower/%' OR name = 'notified';
+SELECT MIN(value) AS value FROM meta WHERE name LIKE 'follower/%' OR name = 'notified';
 
 -- name: set_follower
 -- A follower was sent changes up to a number.

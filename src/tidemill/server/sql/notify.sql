@@ -13,11 +13,11 @@ SELECT campaign, target FROM subscriptions WHERE sites = 1 AND campaign {in:ids}
 
 -- name: subscriptions_any
 -- Whether there is any subscription.
-SELECT 1 FROM subscriptions LIMIT 1;
+SELECT 1 AS found FROM subscriptions LIMIT 1;
 
 -- name: changes_end
 -- The number of the newest state change.
-SELECT value - 1 FROM meta WHERE name = 'next_change';
+SELECT value - 1 AS value FROM meta WHERE name = 'next_change';
 
 -- name: notified
 -- Up to which state change notices were gathered.
@@ -62,7 +62,7 @@ DELETE FROM outbox WHERE state > 0 AND made_us < :before;
 
 -- name: outbox_counts
 -- Messages by channel and state, and when the oldest of each was made.
-SELECT channel, state, COUNT(*), MIN(made_us) FROM outbox GROUP BY channel, state;
+SELECT channel, state, COUNT(*) AS messages, MIN(made_us) AS oldest_us FROM outbox GROUP BY channel, state;
 
 -- name: campaign_events
 -- Events done and failed of campaigns.

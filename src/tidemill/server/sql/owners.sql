@@ -1,6 +1,6 @@
 -- name: campaign_of_owner
 -- An owner's campaign of this name, in the database or in the archive.
-SELECT id, owner, name, 0 FROM campaigns WHERE name = :name AND owner = :owner
+SELECT id, owner, name, 0 AS archived FROM campaigns WHERE name = :name AND owner = :owner
 UNION ALL SELECT id, owner, name, 1 FROM archived_campaigns WHERE name = :name AND owner = :owner;
 
 -- name: campaigns_named
@@ -14,7 +14,7 @@ SELECT bytes FROM stored WHERE owner = :owner;
 
 -- name: stored_of_all
 -- Bytes of the jobs of all owners.
-SELECT COALESCE(SUM(bytes), 0) FROM stored;
+SELECT COALESCE(SUM(bytes), 0) AS bytes FROM stored;
 
 -- name: owners_storing
 -- Owners whose jobs have more bytes than a number. What has no owner has no quota.
@@ -26,7 +26,7 @@ INSERT INTO stored (owner, bytes) VALUES (:owner, :bytes) ON CONFLICT (owner) DO
 
 -- name: campaigns_of
 -- Campaigns of one owner, newest first.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, events_canceled
+SELECT {StoredCampaign}
 FROM campaigns WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit;
 
 -- name: owner_shares
@@ -35,11 +35,11 @@ SELECT name, shares, used_core_s, used_at_us FROM owners WHERE name {in:names};
 
 -- name: owners_after
 -- Owners by name, with the bytes of their jobs.
-SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) FROM owners WHERE (name > :after OR :after = '') ORDER BY name LIMIT :limit;
+SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) AS stored_bytes FROM owners WHERE (name > :after OR :after = '') ORDER BY name LIMIT :limit;
 
 -- name: owner_row
 -- One owner, with the bytes of its jobs.
-SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) FROM owners WHERE name = :name;
+SELECT name, shares, used_core_s, used_at_us, COALESCE((SELECT bytes FROM stored WHERE stored.owner = owners.name), 0) AS stored_bytes FROM owners WHERE name = :name;
 
 -- name: insert_owner
 -- The first campaign of an owner.

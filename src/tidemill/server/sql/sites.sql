@@ -1,6 +1,6 @@
 -- name: sites
 -- All sites.
-SELECT id, name, epoch, host, version, acked, ordered, seen_us, lost, capacity, allocations, offers, drained, drain_reason, named_by FROM sites ORDER BY id;
+SELECT {StoredSite} FROM sites ORDER BY id;
 
 -- name: site_names
 -- All sites by number.
@@ -13,15 +13,15 @@ ON CONFLICT (site, minute) DO UPDATE SET regular = excluded.regular, ours = excl
 
 -- name: tides
 -- Nodes of sites over time, means of steps of some minutes.
-SELECT site, (minute - :start) / :step, AVG(regular), AVG(ours), AVG(idle), AVG(away) FROM tides WHERE site {in:sites} AND minute >= :start AND minute < :until GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT site, (minute - :start) / :step AS slot, AVG(regular) AS regular, AVG(ours) AS ours, AVG(idle) AS idle, AVG(away) AS away FROM tides WHERE site {in:sites} AND minute >= :start AND minute < :until GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: tide_hours
 -- Nodes of all sites by hours, means over the minutes that are known.
-SELECT site, minute / 60, COUNT(*), AVG(regular), AVG(ours), AVG(idle), AVG(away) FROM tides WHERE minute >= :since GROUP BY 1, 2;
+SELECT site, minute / 60 AS hour, COUNT(*) AS minutes, AVG(regular) AS regular, AVG(ours) AS ours, AVG(idle) AS idle, AVG(away) AS away FROM tides WHERE minute >= :since GROUP BY 1, 2;
 
 -- name: ended_allocations
 -- Allocations that have ended, since a time, and when they ran where that is known.
-SELECT a.site, a.name, a.batch_id, a.state, a.nodes, a.cores, a.at_us, a.reason, a.busy_us, a.slot_us, COALESCE(p.started_us, 0), COALESCE(p.ended_us, 0)
+SELECT a.site, a.name, a.batch_id, a.state, a.nodes, a.cores, a.at_us, a.reason, a.busy_us, a.slot_us, COALESCE(p.started_us, 0) AS started_us, COALESCE(p.ended_us, 0) AS ended_us
 FROM allocations a LEFT JOIN placements p ON p.site = a.site AND p.name = a.name
 WHERE a.at_us >= :since_us AND a.state IN ('COMPLETED', 'FAILED', 'CANCELED', 'RELEASED', 'LOST');
 
@@ -63,7 +63,7 @@ UPDATE leases SET state = v.state, ended_us = v.ended_us, reason = v.reason, par
 
 -- name: leases_of_jobs
 -- All leases of jobs, in the order of records.Lease. One that is ACTIVE of a COMPLETED job was settled with it (`complete_jobs`).
-SELECT leases.job, leases.lease, leases.site, leases.first, leases.count, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN 1 ELSE leases.state END, leases.leased_us, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN jobs.ended_us ELSE leases.ended_us END, leases.reason, leases.cores, leases.event_s, leases.part
+SELECT {StoredLease}
 FROM leases JOIN jobs ON jobs.id = leases.job WHERE leases.job {in:ids};
 
 -- name: leased_of_jobs
@@ -76,7 +76,7 @@ SELECT DISTINCT job, site FROM leases WHERE job {in:ids} AND state = 0;
 
 -- name: leases_of_job
 -- The latest leases of a job, newest first.
-SELECT leases.job, leases.lease, leases.site, leases.first, leases.count, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN 1 ELSE leases.state END, leases.leased_us, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN jobs.ended_us ELSE leases.ended_us END, leases.reason, leases.cores, leases.event_s, leases.part
+SELECT {StoredLease}
 FROM leases JOIN jobs ON jobs.id = leases.job WHERE leases.job = :job ORDER BY leases.lease DESC LIMIT :limit;
 
 -- name: leases_of_site
@@ -90,7 +90,7 @@ SELECT id FROM jobs WHERE kind = :kind AND state IN (0, 1) AND place = :site AND
 
 -- name: leased_events
 -- Events that are leased, by site of the latest lease. Scans running jobs only.
-SELECT site, SUM(n_leased) FROM jobs WHERE kind {in:kinds} AND state = 1 GROUP BY site;
+SELECT site, SUM(n_leased) AS events FROM jobs WHERE kind {in:kinds} AND state = 1 GROUP BY site;
 
 -- name: insert_orders
 -- A batch of orders.
@@ -115,23 +115,23 @@ ON CONFLICT (site, name) DO UPDATE SET batch_id = excluded.batch_id, state = exc
 
 -- name: allocations_of
 -- A site's allocations, newest first.
-SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT :limit;
+SELECT {StoredAllocation} FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT :limit;
 
 -- name: allocation_named
 -- One allocation of a site.
-SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site AND name = :name;
+SELECT {StoredAllocation} FROM allocations WHERE site = :site AND name = :name;
 
 -- name: allocations_newest
 -- Allocations of a site after a place in their listing, newest first.
-SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site AND at_us <= :before AND (at_us < :before OR name > :name) ORDER BY at_us DESC, name LIMIT :limit;
+SELECT {StoredAllocation} FROM allocations WHERE site = :site AND at_us <= :before AND (at_us < :before OR name > :name) ORDER BY at_us DESC, name LIMIT :limit;
 
 -- name: allocations_newest_in
 -- The same, of one state.
-SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site AND state = :state AND at_us <= :before AND (at_us < :before OR name > :name) ORDER BY at_us DESC, name LIMIT :limit;
+SELECT {StoredAllocation} FROM allocations WHERE site = :site AND state = :state AND at_us <= :before AND (at_us < :before OR name > :name) ORDER BY at_us DESC, name LIMIT :limit;
 
 -- name: allocations_states
 -- Allocations that the server knows, by site and state.
-SELECT site, state, COUNT(*), SUM(nodes) FROM allocations GROUP BY site, state;
+SELECT site, state, COUNT(*) AS allocations, SUM(nodes) AS nodes FROM allocations GROUP BY site, state;
 
 -- name: prune_allocations
 -- Keep the newest allocations of a site only.
@@ -194,7 +194,7 @@ AND first >= (SELECT COALESCE(MAX(first), 0) FROM changes WHERE campaign = :camp
 
 -- name: changes_begin
 -- The first number that is kept.
-SELECT COALESCE(MIN(first), 0) FROM changes;
+SELECT COALESCE(MIN(first), 0) AS first FROM changes;
 
 -- name: prune_changes
 -- The feed is bounded; `before` is not beyond what followers were sent.

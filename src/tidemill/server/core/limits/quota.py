@@ -9,6 +9,7 @@ from tidemill.config.quotas import Quotas
 from tidemill.server import constants
 from tidemill.server.core.limits.storage import Storage, sizes_text
 from tidemill.server.database.rows import JOB_BYTES, KIND_COLUMNS, KindKey, key_of
+from tidemill.server.database.store import value, values
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.database.writer_memory import alike
 from tidemill.server.errors import FIXED, QuotaError
@@ -49,10 +50,10 @@ def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas, storage: Storag
     what = f"kinds of jobs of `{owner}` that have not ended: campaigns, times the resources asked for in each"
     _within(constants.OPEN_KINDS_MAX, "open_kinds_max", has.kinds + opened if opened else 0, what)
     fresh = sum(number == 0 for number in ids.values())
-    known = int(work.session.rows("kinds_in", campaign=wanted.campaign)[0][0]) if fresh else 0
+    known = int(value(work.session, "kinds_in", campaign=wanted.campaign)) if fresh else 0
     what = "kinds of jobs in one campaign: combinations of application and resources"
     _within(constants.CAMPAIGN_KINDS_MAX, "campaign_kinds_max", known + fresh if fresh else 0, what)
-    stored = [int(row[0]) for row in work.session.rows("stored_of", owner=owner)]
+    stored = [int(each) for each in values(work.session, "stored_of", owner=owner)]
     more_bytes = stored_bytes(wanted.jobs, wanted.spec_bytes)
     size_bytes = sum(stored) + more_bytes
     if size_bytes > constants.STORED_BYTES_MAX:
@@ -84,11 +85,11 @@ def stored_bytes(jobs: int, spec_bytes: int) -> int:
 def _kind_id(work: UnitOfWork, key: KindKey) -> int:
     """The number of a kind, or of one that differs in its data only; 0 = it is new."""
     found = work.memory.kind_ids.get(key)
-    if found is None and key[0]:
+    campaign, *_ = key
+    if found is None and campaign:
         words = dict(zip(KIND_COLUMNS, key, strict=True))
         del words["data"]
-        rows = work.session.rows("kind_alike", **words)
-        found = int(rows[0][0]) if rows else None
+        found = value(work.session, "kind_alike", **words)
     return found or 0
 
 

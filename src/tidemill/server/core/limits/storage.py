@@ -8,7 +8,7 @@ from pathlib import Path
 from tidemill.config.quotas import Quotas
 from tidemill.model.quantities import bytes_text
 from tidemill.server import constants
-from tidemill.server.database.store import Session, row
+from tidemill.server.database.store import Session, value
 from tidemill.server.errors import RoomError
 
 SHARE_MAX = 0.5  #: of the file system that holds the database
@@ -92,5 +92,5 @@ def floor_bytes(folder: Path) -> int:
 
 def stored_bytes(session: Session) -> int:
     """What the jobs of all submitters count for."""
-    found = row(session, "stored_of_all")
-    return 0 if found is None else int(found[0])
+    found = value(session, "stored_of_all")
+    return 0 if found is None else int(found)

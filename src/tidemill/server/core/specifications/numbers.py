@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from tidemill.server.database.rows import KIND_COLUMNS, KindKey, kind_of
-from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.rows import KIND_COLUMNS, KindKey, StoredKind
+from tidemill.server.database.store import value
+from tidemill.server.database.unit_of_work import UnitOfWork, take_numbers
 
 SPEC_IDS_MAX = 200_000  #: specifications whose numbers the writer remembers; about 100 bytes each
 
@@ -20,12 +21,12 @@ def kind_number(work: UnitOfWork, key: KindKey) -> int:
     found = work.memory.kind_ids.get(key)
     if found is None:
         words = dict(zip(KIND_COLUMNS, key, strict=True))
-        rows = work.session.rows("kind_by_key", **words)  # one without open jobs is not in memory
-        found = int((rows or work.session.rows("insert_kind", **words))[0][0])
-        if rows:
+        found = value(work.session, "kind_by_key", **words)  # one without open jobs is not in memory
+        if found is not None:
             work.memory.find_kinds(work.session, [found])
         else:
-            work.memory.add_kind(kind_of((found, *key)))
+            found = int(value(work.session, "insert_kind", **words))
+            work.memory.add_kind(StoredKind(found, *key).kind)
     return found
 
 
@@ -45,15 +46,14 @@ class SpecNumbers:
         found = memory.spec_ids.get(mark)
         if found is not None:
             return found
-        rows = session.rows("specs_by_hash", hash=mark)
+        stored = value(session, "spec_by_hash", hash=mark)
         if len(memory.spec_ids) >= SPEC_IDS_MAX:
             memory.spec_ids.clear()
-        if rows:
-            found = memory.spec_ids[mark] = int(rows[0][1])
+        if stored is not None:
+            found = memory.spec_ids[mark] = int(stored)
             return found
         if self._next is None:
-            rows = session.rows("take_numbers", name="next_spec", count=self._most)
-            self._next = int(rows[0][0]) - self._most
+            self._next = take_numbers(session, "next_spec", self._most)
         found = self._next
         self._next += 1
         self.fresh.append((found, mark, body))

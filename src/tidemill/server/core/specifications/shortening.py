@@ -18,8 +18,8 @@ from tidemill.model.job import JobSpec
 from tidemill.server.core import rights
 from tidemill.server.core.limits.storage import Storage
 from tidemill.server.database.rows import CANCELED
-from tidemill.server.database.store import Session
-from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.store import Session, value, values
+from tidemill.server.database.unit_of_work import UnitOfWork, take_numbers
 
 LARGE_BYTES = 2_000  #: a specification of fewer stays: its job can be retried until it is archived
 KEEP_S = 30 * 86_400.0  #: a large one stays for this time after the cancellation
@@ -120,7 +120,7 @@ class Shortening:
         due, self._before = _never_run(session, walk.fresh(of), before), before
         owners = {} if owner is None else rights.owners_of(session, [of[each.spec] for each in due])
         self._due = [each for each in due if owner is None or owners.get(of[each.spec]) == owner]
-        walk.place = (rows[-1][3], rows[-1][0])
+        walk.place = (rows[-1].ended_us, rows[-1].id)
         return True
 
 
@@ -182,10 +182,10 @@ def _short_number(work: UnitOfWork, owner: str, body: bytes) -> int:
     """The number of an owner's short specification, which no submission finds by its text."""
     mark = hashlib.sha256(b"shortened\0" + owner.encode() + b"\0" + body).digest()[:16]
     session = work.session
-    rows = session.rows("specs_by_hash", hash=mark)
-    if rows:
-        return int(rows[0][1])
-    number = int(session.rows("take_numbers", name="next_spec", count=1)[0][0]) - 1
+    found = value(session, "spec_by_hash", hash=mark)
+    if found is not None:
+        return int(found)
+    number = take_numbers(session, "next_spec", 1)
     session.run("insert_short_spec", id=number, hash=mark, body=body)
     session.run("add_stored", owner=owner, bytes=len(body))
     return number
@@ -193,4 +193,4 @@ def _short_number(work: UnitOfWork, owner: str, body: bytes) -> int:
 
 def shortened(session: Session, jobs: list[int]) -> set[int]:
     """Which of these jobs have only a short specification, and cannot run."""
-    return {job for (job,) in session.rows("jobs_shortened", ids=jobs)} if jobs else set()
+    return set(values(session, "jobs_shortened", ids=jobs)) if jobs else set()
