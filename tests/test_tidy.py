@@ -17,7 +17,7 @@ from pathlib import Path
 import draw_config
 import draw_files
 import pytest
-from tests import phrases
+from tests import phrases, row_columns
 
 from tidemill import config
 
@@ -600,6 +600,33 @@ def config_keys() -> list[str]:
         keys
         | {row.key for _, file, record in draw_files.SECTIONS for row in draw_files.rows(file, record)[1]}
     )
+
+
+def test_the_server_reads_columns_of_a_row_by_their_names() -> None:
+    offenders = [
+        at(path, line)
+        for path in files(".py", "src/tidemill/server", "extensions")
+        if path in product_files()
+        for line in row_columns.by_number(tree_of(path))
+    ]
+    listed(
+        offenders, "a row of the database is read by name: a number means another column once one is added"
+    )
+
+
+@pytest.mark.parametrize("text", [
+    'session.rows("x")[0][4]', "row[20]", 'row(session, "x")[1]', "rows[-1][0]",
+    "[each[1] for each in session.rows(name)]", "rows[0][3:5]", "sorted(rows, key=lambda row: -row[6])",
+])  # fmt: skip
+def test_a_column_by_number_is_found(text: str) -> None:
+    assert row_columns.by_number(ast.parse(f"def f():\n    return {text}")) == [2]
+
+
+@pytest.mark.parametrize(
+    "text", ["rows[-1].id", "rows[:3]", "values(session, name)[0]", "row.parts[0]", "found[0]"]
+)
+def test_a_row_or_another_list_by_number_is_not(text: str) -> None:
+    assert row_columns.by_number(ast.parse(f"def f():\n    return {text}")) == []
 
 
 def test_the_number_of_settings_does_not_grow_unnoticed() -> None:

@@ -37,7 +37,7 @@ from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
-from tidemill.server.database.store import Store
+from tidemill.server.database.store import Store, value
 from tidemill.server.database.upgrade import UpgradePlan, copy_database
 from tidemill.server.hospital import downtimes
 from tidemill.server.identity import access
@@ -281,8 +281,7 @@ def lines_told(place: Path) -> int:
         return 0
     session = Store(path=path).reader()
     try:
-        rows = session.rows("audit_lines")
-        return int(rows[0][0]) if rows else 0
+        return int(value(session, "audit_lines") or 0)
     finally:
         session.close()
 

@@ -86,5 +86,5 @@ def test_a_row_is_the_record_that_its_statement_names_else_a_named_tuple() -> No
     assert isinstance(lease, StoredLease)
     assert msgspec.structs.astuple(lease) == tuple(range(12))
     shapes = RowShapes({"one": one})
-    with pytest.raises(ValueError, match=r"`one` returns .*, which is no StoredLease"):
+    with pytest.raises(ValueError, match=r"`one` returns .*, not those of StoredLease"):
         shapes.shape("one", [tuple(range(12))], [*names[1:], names[0]])

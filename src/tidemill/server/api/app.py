@@ -186,11 +186,11 @@ def _log_handler(api: Api) -> Handler:
         while number is not None and not api.closing:
             changed = api.next_change()
             found = (await api.read(lambda session: session.rows("log_request", id=number)))[:1]
-            if found and found[0][0]:
-                _, there, stdout, stderr = found[0]
+            if found and found[0].answered:
+                told = found[0]
                 reply = JobLog(
-                    job=job, event=event, found=bool(there), pending=False, stdout=bytes(stdout).decode(),
-                    stderr=bytes(stderr).decode(),
+                    job=job, event=event, found=bool(told.found), pending=False, stdout=bytes(told.stdout).decode(),
+                    stderr=bytes(told.stderr).decode(),
                 )  # fmt: skip
                 break
             left_s = deadline_s - clock.monotonic_s()

@@ -198,12 +198,12 @@ class Call(NamedTuple):
 
     def silent(self) -> set[str]:
         """Names of sites that have not been heard for a while."""
-        names = [row[1] for row in self.session.rows("site_names")]
+        names = [row.name for row in self.session.rows("site_names")]
         return self.dispatcher.site_watch.silent(names)
 
     def unheard(self) -> set[str]:
         """Names of sites that have not been heard for a while, or not since the server started."""
-        names = [row[1] for row in self.session.rows("site_names")]
+        names = [row.name for row in self.session.rows("site_names")]
         return self.dispatcher.site_watch.unheard(names)
 
 

@@ -29,10 +29,11 @@ from tidemill.server.database.rows import (
     LEASE_STATES,
     STAY_OUTCOMES,
     JobKind,
+    StoredCampaign,
     StoredJob,
     usage_of,
 )
-from tidemill.server.database.store import Session, Store, row
+from tidemill.server.database.store import Row, Session, Store, row, value, values
 from tidemill.server.database.unit_of_work import UnitOfWork
 
 BATCH_JOBS = 200_000  #: of a batch; a larger campaign is a batch of its own
@@ -157,7 +158,7 @@ class Archiver:
         """Do what is next; False if nothing is to be done, or not now."""
         found = row(session, "open_batch")
         if not self.is_installed():
-            due = found is not None or bool(self._candidates(session, (0, 0)))
+            due = found is not None or bool(self._candidates(session, 0, 0))
             self._archive.trouble = "the package `pyarrow` is not installed" if due else ""
             return False
         if found is None:
@@ -181,9 +182,9 @@ class Archiver:
 
     # ---- choose ----------------------------------------------------------------------------------------------
 
-    def _candidates(self, session: Session, place: tuple[int, int]) -> list[tuple[Any, ...]]:
+    def _candidates(self, session: Session, after_us: int, after: int) -> list[Row]:
         return session.rows(
-            "archivable", before=self._before_us(), after_us=place[0], after=place[1], limit=CANDIDATES
+            "archivable", before=self._before_us(), after_us=after_us, after=after, limit=CANDIDATES
         )
 
     def _before_us(self) -> int:
@@ -192,12 +193,12 @@ class Archiver:
     def _choose(self, session: Session) -> bool:
         """Close the campaigns of the next batch; False if there are none."""
         place = (0, 0)
-        while rows := self._candidates(session, place):
-            place = (rows[-1][1], rows[-1][0])
-            ids = [each[0] for each in rows]
-            stay = {each for (each,) in session.rows("undelivered_campaigns", ids=ids)}
-            stay |= {each for (each,) in session.rows("wanted_campaigns", ids=ids, before=self._before_us())}
-            chosen, month = _batch([each for each in rows if each[0] not in stay])
+        while rows := self._candidates(session, *place):
+            place = (rows[-1].last_ended_us, rows[-1].id)
+            ids = [each.id for each in rows]
+            stay = set(values(session, "undelivered_campaigns", ids=ids))
+            stay.update(values(session, "wanted_campaigns", ids=ids, before=self._before_us()))
+            chosen, month = _batch([each for each in rows if each.id not in stay])
             if chosen and self._write(partial(_close, chosen=chosen, month=month, keep_us=self._keep_us)):
                 return True
         return False
@@ -256,7 +257,7 @@ class _Stopped(Exception):
     """The server ends."""
 
 
-def _batch(rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], str]:
+def _batch(rows: Sequence[Row]) -> tuple[list[int], str]:
     """The first of these campaigns that make a batch: of one month, not too many jobs, and no two of one name, by which
     the batch's files know them."""
     chosen: list[int] = []
@@ -277,13 +278,13 @@ def _close(work: UnitOfWork, *, chosen: list[int], month: str, keep_us: int) -> 
     """Nothing of these campaigns changes from now on, of those that nothing has happened to; how many they are."""
     session, before = work.session, work.now_us - keep_us
     jobs: dict[int, int] = dict(session.rows("still_archivable", ids=chosen, before=before))
-    stay = {each for (each,) in session.rows("open_campaigns", ids=chosen)}
-    stay |= {each for (each,) in session.rows("wanted_campaigns", ids=chosen, before=before)}
+    stay = set(values(session, "open_campaigns", ids=chosen))
+    stay.update(values(session, "wanted_campaigns", ids=chosen, before=before))
     ids = sorted(jobs.keys() - stay)
     if ids:
         total = sum(jobs[each] for each in ids)
-        rows = session.rows("insert_batch", month=month, campaigns=len(ids), jobs=total, at_us=work.now_us)
-        session.run("close_campaigns", ids=ids, batch=rows[0][0])
+        batch = value(session, "insert_batch", month=month, campaigns=len(ids), jobs=total, at_us=work.now_us)
+        session.run("close_campaigns", ids=ids, batch=batch)
     return len(ids)
 
 
@@ -298,24 +299,23 @@ def _write_again(work: UnitOfWork, *, batch: int) -> bool:
 def _check_open(work: UnitOfWork, *, batch: int) -> None:
     """Raises SiteError if the files of this batch are complete already."""
     found = row(work.session, "open_batch")
-    if found is None or (found[0], found[2]) != (batch, 0):
+    if found is None or (found.id, found.phase) != (batch, 0):
         raise SiteError(f"another server has written batch {batch} of the archive meanwhile")
 
 
-def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[tuple[Any, ...]]]:
+def _campaigns(session: Session, batch: int, limit: int) -> Iterator[list[StoredCampaign]]:
     after = 0
     statement, of = ("campaigns_of_batch", {"batch": batch}) if batch else ("unarchived_campaigns", {})
     while rows := session.rows(statement, **of, after=after, limit=limit):
         yield rows
-        after = rows[-1][0]
+        after = rows[-1].id
 
 
 def _members(session: Session, campaign: int, after: int, limit: int) -> list[int]:
     """The next stored jobs of a campaign after an id, ascending."""
     found: list[int] = []
     for kind, state, site in session.rows("counts_of_campaign", campaign=campaign):
-        rows = session.rows("jobs_after_in", kind=kind, state=state, site=site, after=after, limit=limit)
-        found += [each[0] for each in rows]
+        found += values(session, "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=limit)
     return sorted(found)[:limit]
 
 
@@ -323,11 +323,11 @@ def chunks_of_batch(session: Session, batch: int, out: BatchWriter) -> Iterator[
     """Jobs of all campaigns of a batch (0 = of none yet), some thousand at a time; writes the campaigns on the way."""
     ids: list[int] = []
     for rows in _campaigns(session, batch, CANDIDATES):
-        out.write("campaigns", [[*each[:19], *_sums(session, each[0]), each[19]] for each in rows])
+        out.write("campaigns", [_campaign(session, each) for each in rows])
         for each in rows:
-            write_activity(session, out, each[0], each[1])
+            write_activity(session, out, each.id, each.name)
             after = 0
-            while found := _members(session, each[0], after, CHUNK):
+            while found := _members(session, each.id, after, CHUNK):
                 ids += found
                 after = found[-1]
                 while len(ids) >= CHUNK:
@@ -342,12 +342,16 @@ def chunks_of_batch(session: Session, batch: int, out: BatchWriter) -> Iterator[
 def write_activity(session: Session, out: BatchWriter, campaign: int, name: str) -> None:
     """Write what happened in a campaign and its larger jobs over time, some jobs at a time."""
     after = -1
-    while jobs := [
-        each for (each,) in session.rows("active_jobs", campaign=campaign, after=after, limit=ACTIVE)
-    ]:
+    while jobs := values(session, "active_jobs", campaign=campaign, after=after, limit=ACTIVE):
         rows = session.rows("activity_of_campaign", campaign=campaign, first=jobs[0], last=jobs[-1])
         out.write("activity", [(name, *each) for each in rows])
         after = jobs[-1]
+
+
+def _campaign(session: Session, campaign: StoredCampaign) -> list[Any]:
+    """A campaign as the archive's files have it: with jobs by state and failures by class before the last column."""
+    *columns, canceled = campaign
+    return [*columns, *_sums(session, campaign.id), canceled]
 
 
 def _sums(session: Session, campaign: int) -> tuple[str, str]:
@@ -370,6 +374,11 @@ class _About(NamedTuple):
     remarks: list[tuple[int, int, str]]  #: ranges of jobs that do not overlap, ascending
     stays: dict[int, str]  #: in wards of the hospital, by job: they stand in its remark
 
+    def name_of(self, job: StoredJob) -> str:
+        """The name of a job's campaign."""
+        name, _ = self.campaigns[self.kinds[job.kind].campaign]
+        return name
+
 
 def write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[int, str]) -> None:
     """Write these jobs, and all that is known of them."""
@@ -383,7 +392,14 @@ def write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[
         for number, body in session.rows("specs_by_id", ids=sorted({job.spec for job in jobs}))
     }
     remarks = sorted(session.rows("remarks_of_jobs", first=min(ids), last=max(ids)))
-    about = _About(kinds, {each[0]: each[1:] for each in named}, sites, specs, remarks, _stays(session, ids))
+    about = _About(
+        kinds,
+        {each.id: (each.name, each.owner) for each in named},
+        sites,
+        specs,
+        remarks,
+        _stays(session, ids),
+    )
     of = {job.id: job for job in jobs}
     out.write("jobs", [_job(job, about) for job in jobs])
     leases = session.rows("leases_of_jobs", ids=ids)
@@ -402,7 +418,7 @@ def write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[
         "failures",
         [
             (
-                job, about.campaigns[kinds[of[job].kind].campaign][0], event,
+                job, about.name_of(of[job]), event,
                 None if event is None else seed(of[job].seed_base, event), sites.get(site, ""), final, bytes(evidence),
             )
             for _, job, event, site, final, evidence in session.rows("failures_of_jobs", ids=ids)
@@ -412,8 +428,7 @@ def write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict[
     outputs = []
     for job, name, url, size_bytes, sha256, events in session.rows("outputs_of_jobs", ids=ids):
         number = numbers[job] = numbers.get(job, -1) + 1
-        campaign = about.campaigns[kinds[of[job].kind].campaign][0]
-        outputs.append((job, campaign, number, name, url, size_bytes, sha256, events))
+        outputs.append((job, about.name_of(of[job]), number, name, url, size_bytes, sha256, events))
     out.write("outputs", outputs)
     out.write("stays", _stay_rows(session, ids, sites))
 
@@ -461,11 +476,11 @@ def _leave_piece(work: UnitOfWork, *, batch: int, piece: int) -> bool:
     """Delete some jobs of a batch, and the campaigns that have none left; False when no campaign is left."""
     session, left = work.session, piece
     rows = session.rows("campaigns_of_batch", batch=batch, after=0, limit=LEAVING)
-    empty: list[tuple[Any, ...]] = []
+    empty: list[StoredCampaign] = []
     for each in rows:
-        ids = _members(session, each[0], 0, left)
+        ids = _members(session, each.id, 0, left)
         if ids:
-            _delete_jobs(work, each[0], each[2], ids)
+            _delete_jobs(work, each.id, each.owner, ids)
         if len(ids) == left:
             break
         left -= len(ids)
@@ -480,7 +495,7 @@ def _delete_jobs(work: UnitOfWork, campaign: int, owner: str, ids: list[int]) ->
     session.many("insert_archived_jobs", [(first, last, campaign) for first, last in _ranges(ids)])
     for statement in _OF_JOBS:
         session.run(statement, ids=ids)
-    specs = {each for (each,) in session.rows("delete_jobs", ids=ids)}
+    specs = set(values(session, "delete_jobs", ids=ids))
     size_bytes = JOB_BYTES * len(ids)
     for number, digest, length in session.rows("delete_specs", ids=sorted(specs)):
         work.memory.forget_spec(number, bytes(digest))
@@ -499,11 +514,12 @@ def _ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _delete_campaigns(session: Session, batch: int, rows: list[tuple[Any, ...]]) -> None:
-    session.many(
-        "insert_archived_campaigns",
-        [(each[0], batch, *each[1:19], *_sums(session, each[0]), each[19]) for each in rows],
-    )
-    ids = [each[0] for each in rows]
+def _delete_campaigns(session: Session, batch: int, rows: list[StoredCampaign]) -> None:
+    archived = []
+    for each in rows:
+        number, *columns = _campaign(session, each)
+        archived.append((number, batch, *columns))
+    session.many("insert_archived_campaigns", archived)
+    ids = [each.id for each in rows]
     for statement in _OF_CAMPAIGNS:
         session.run(statement, ids=ids)

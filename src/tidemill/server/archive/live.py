@@ -21,7 +21,7 @@ def export(session: Session, directory: Path, *, now_us: int) -> int:
     archive, jobs = Archive(directory), 0
     sites: dict[int, str] = dict(session.rows("site_names"))
     found = row(session, "open_batch")
-    batches = [0] + ([int(found[0])] if found is not None and found[2] == 0 else [])
+    batches = [0] + ([int(found.id)] if found is not None and found.phase == 0 else [])
     for batch in batches:
         with archive.batch(MONTH, batch) as out:
             for ids in chunks_of_batch(session, batch, out):

@@ -28,9 +28,9 @@ class ArchivedPlace(NamedTuple):
 def place_of_job(session: Session, job: int) -> ArchivedPlace | None:
     """Where an archived job is; None if it is not in the archive."""
     found = row(session, "archived_range", job=job)
-    if found is None or not found[0] <= job <= found[1]:
+    if found is None or not found.first <= job <= found.last:
         return None
-    about = row(session, "archived_place", id=found[2])
+    about = row(session, "archived_place", id=found.campaign)
     return None if about is None else ArchivedPlace(*about)
 
 
@@ -76,7 +76,7 @@ def refuse_closed(session: Session, jobs: Sequence[int]) -> None:
     """Raises RequestError if one of these jobs is on its way into the archive."""
     found = row(session, "closed_jobs", ids=list(jobs)) if jobs else None
     if found is not None:
-        raise _unchangeable(f"job {found[0]} of campaign `{found[1]}`", found[2])
+        raise _unchangeable(f"job {found.id} of campaign `{found.name}`", found.last_ended_us)
 
 
 def _unchangeable(what: str, ended_us: int) -> RequestError:
@@ -100,7 +100,7 @@ def check_inputs(session: Session, jobs: Sequence[int], where: str) -> None:
     """Raise RequestError if one of these jobs, whose files are inputs, is on its way into the archive."""
     found = row(session, "closed_jobs", ids=list(jobs)) if jobs else None
     if found is not None:
-        raise _no_files(found[0], where)
+        raise _no_files(found.id, where)
 
 
 def _no_files(job: int, where: str) -> RequestError:
@@ -134,7 +134,7 @@ def bad_of_campaign(session: Session, number: int) -> int | None:
     found = row(session, "archived_campaign", id=number)
     if found is None:
         return None
-    states: dict[str, Any] = msgspec.json.decode(found[19])
+    states: dict[str, Any] = msgspec.json.decode(found.states)
     return sum(int(states.get(state, 0)) for state in _BAD)
 
 

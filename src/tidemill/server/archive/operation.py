@@ -83,8 +83,8 @@ def _records(session: Session, since_us: int) -> dict[str, Rows]:
         if at_us >= since_us:
             _of_view(found, names.get(site, ""), at_us, bytes(body))
     for row in session.rows("sites"):
-        if row[7] >= since_us:
-            _of_offers(found, row[1], row[7], row[11])
+        if row.seen_us >= since_us:
+            _of_offers(found, row.name, row.seen_us, row.offers)
     return found
 
 
@@ -124,8 +124,8 @@ def _of_offers(found: dict[str, Rows], site: str, at_us: int, offers: str) -> No
 
 def _by_month(records: dict[str, Rows], now_us: int) -> dict[tuple[str, str], Rows]:
     """Records by the month that they are of, and table."""
-    when = {"hours": lambda row: row[1] * 3_600_000_000, "allocations": lambda row: row[11] or row[6],
-            "quarantine": lambda row: row[2]}  # fmt: skip
+    when = {"hours": lambda line: line[1] * 3_600_000_000, "allocations": lambda line: line[11] or line[6],
+            "quarantine": lambda line: line[2]}  # fmt: skip
     at_column = {"grants": 2, "caches": 2, "staging": 4, "staging_times": 5, "traces": 3}
     found: dict[tuple[str, str], Rows] = defaultdict(list)
     for table, rows in records.items():

@@ -104,7 +104,7 @@ def _changes(session: Session, campaign: int, job: int) -> Changes:
 def read(session: Session, campaign: int, job: int = 0) -> Activity:
     """What is known of a campaign, or of one of its larger jobs; without intervals if nothing is."""
     found = row(session, "activity_steps", campaign=campaign, job=job)
-    return activity(_changes(session, campaign, job), found[0]) if found is not None else Activity()
+    return activity(_changes(session, campaign, job), found.step_s) if found is not None else Activity()
 
 
 def of_rows(rows: Sequence[dict[str, int]]) -> Activity:

@@ -16,7 +16,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from tidemill import clock, log
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import append_durable, make_directories
 from tidemill.model.identity import Act, Identity
-from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.unit_of_work import UnitOfWork, take_numbers
 from tidemill.wire.api import LeaseOrder, SyncRequest
 
 FOLDER = "audit"
@@ -80,7 +79,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 def note(work: UnitOfWork, identity: Identity, act: Act, on: str, **facts: Any) -> None:
     """Log a change if and only if its transaction is committed."""
-    number = int(work.session.rows("take_numbers", name="next_audit", count=1)[0][0]) - 1
+    number = take_numbers(work.session, "next_audit", 1)
     body = _ENCODER.encode(entry(identity, act, on, **facts))
     work.session.run("insert_audit", id=number, at_us=work.now_us, body=body)
 
@@ -210,10 +209,9 @@ class AuditLog:
         `write` runs a transaction."""
 
         def go_on(work: UnitOfWork) -> int:
-            take = partial(work.session.rows, "take_numbers", name="next_audit")
-            behind = self._o + 1 - int(take(count=0)[0][0])
+            behind = self._o + 1 - take_numbers(work.session, "next_audit", 0)
             if behind > 0:
-                take(count=behind)
+                take_numbers(work.session, "next_audit", behind)
             return behind
 
         behind = write(go_on)

@@ -33,13 +33,13 @@ class Used:
         if not self._wall_us:
             return
         numbers = sorted({job for _, job in self._wall_us})
-        about = {row[0]: row[1:] for row in work.session.rows("leased_cores", site=site.id, ids=numbers)}
+        about = {row.job: row for row in work.session.rows("leased_cores", site=site.id, ids=numbers)}
         sums: dict[tuple[str, str, str, str], int] = defaultdict(int)
         for (allocation, job), wall_us in self._wall_us.items():
             if job not in about:
                 continue
-            cores, owner, campaign, app = about[job]
-            sums[allocation, owner, campaign, app] += min(wall_us * max(1, int(cores)), CORE_US_MAX)
+            of = about[job]
+            sums[allocation, of.owner, of.name, of.app] += min(wall_us * max(1, int(of.cores)), CORE_US_MAX)
         work.session.many(
             "add_core_use",
             [

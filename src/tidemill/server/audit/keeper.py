@@ -65,7 +65,7 @@ class Keeper:
             lines = self._audit.append([(number, at_us, bytes(body)) for number, at_us, body in rows])
             if not rows:
                 return
-            last = rows[-1][0]
+            last = rows[-1].id
 
             def told(work: UnitOfWork, last: int = last, lines: int = lines) -> None:
                 work.session.run("delete_audit", id=last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.server.database.rows import Site, clean
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, value
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import PayloadTime, TimesPage, TimesReport
 
@@ -23,8 +23,8 @@ def keep(work: UnitOfWork, site: Site, report: TimesReport) -> None:
     if job is None or not is_sites or work.spec(job).timed is not True:
         work.complain("times.refused", site=site.name, n=report.n, job=report.job)
         return
-    waiting = [row for row in work.change_rows["insert_payload_times"] if row[0] == job.id]
-    kept = int(work.session.rows("payload_times_count", job=job.id)[0][0]) + sum(row[3] for row in waiting)
+    waiting = sum(count for of, _, _, count, _ in work.change_rows["insert_payload_times"] if of == job.id)
+    kept = int(value(work.session, "payload_times_count", job=job.id)) + waiting
     times = [
         msgspec.structs.replace(each, node=clean(each.node, 256), failure=clean(each.failure, 40))
         for each in report.times[: max(0, TIMES_KEPT_MAX - kept)]
@@ -43,8 +43,8 @@ def page(session: Session, job: int, *, after: int) -> TimesPage:
         for _, site, body in rows
         for each in _TIMES.decode(body)
     ]
-    full = int(session.rows("payload_times_count", job=job)[0][0]) >= TIMES_KEPT_MAX
-    return TimesPage(times=times, next=rows[-1][0] if rows else after, full=full)
+    full = int(value(session, "payload_times_count", job=job)) >= TIMES_KEPT_MAX
+    return TimesPage(times=times, next=rows[-1].id if rows else after, full=full)
 
 
 def latest(session: Session, job: int) -> list[PayloadTime]:

@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.database.rows import Site, clean
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, values
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.activity import RanRange, RanReport
 from tidemill.wire.api import AllocationReport, AppOffer, AuditRow
@@ -148,7 +148,7 @@ def _placements(session: Session, asked: TraceQuestion, site: int) -> list[Any]:
     node = asked.node or ""
     held = node.replace("!", "!!").replace("%", "!%").replace("_", "!_")
     rows = session.rows("placements_at", bare=f"% {held} %", domain=f"% {held}.%", **about)
-    return [row for row in rows if any(_same(each, node) for each in row[3].split())]
+    return [row for row in rows if any(_same(each, node) for each in row.hosts.split())]
 
 
 def _same(host: str, node: str) -> bool:
@@ -169,9 +169,9 @@ def _jobs_in(session: Session, site: int, row: AuditRow, archived: Archived) -> 
     if not numbers:
         return []
     # a site may only report jobs that it had: it must not learn who owns the others
-    had = {each for (each,) in session.rows("leased_to", site=site, ids=numbers)}
+    had = set(values(session, "leased_to", site=site, ids=numbers))
     rows = session.rows("campaigns_of_jobs", ids=sorted(had)) if had else []
-    about: dict[int, JobAbout | None] = {each[0]: (each[1], each[2], each[3]) for each in rows}
+    about: dict[int, JobAbout | None] = {number: (name, owner, app) for number, name, owner, app in rows}
     old = archived(row.site, [each for each in numbers if each not in about])
     about |= old
     known = _Known(session, site)

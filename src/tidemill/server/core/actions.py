@@ -35,7 +35,7 @@ from tidemill.server.database.rows import (
     StoredJob,
     clean,
 )
-from tidemill.server.database.store import row, value
+from tidemill.server.database.store import row, value, values
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.server.hospital import records
@@ -187,10 +187,8 @@ def members(work: UnitOfWork, campaign: int, states: Iterable[int], after: int) 
     found: list[int] = []
     for kind, state, site in work.session.rows("counts_of_campaign", campaign=campaign):
         if state in wanted:
-            rows = work.session.rows(
-                "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=PIECE
-            )
-            found += [row[0] for row in rows]
+            leg = {"kind": kind, "state": state, "site": site}
+            found += values(work.session, "jobs_after_in", **leg, after=after, limit=PIECE)
     return sorted(found)[:PIECE]
 
 

@@ -428,7 +428,8 @@ def _arrived(work: UnitOfWork, site: Site, report: ArrivedReport) -> None:
         work.complain("report.refused", site=site.name, n=report.n, job=report.job)
         return
     for row in _rows(work, job, outputs, ending.arrived_from(job), ARRIVED_TEXT_MAX):
-        work.upserts["upsert_arrived"][row[:2]] = row
+        of, number, *_ = row
+        work.upserts["upsert_arrived"][of, number] = row
 
 
 def _lost(work: UnitOfWork, job: StoredJob, evidence: Evidence, lost: str) -> None:

@@ -32,7 +32,7 @@ class Dialect(StrEnum):
 
 
 class Selected(NamedTuple):
-    """A record that statements may name. `computed`: expressions of the fields that are no columns by themselves."""
+    """A record that statements may name. `computed`: expressions of the fields that are not columns by themselves."""
 
     record: type
     table: str = ""
@@ -173,7 +173,7 @@ def _shape(
 ) -> Callable[[Iterable[tuple[Any, ...]]], Iterable[Any]]:
     record: type = query.record or namedtuple(query.name, columns)
     if fields_of(record) != columns:
-        raise ValueError(f"`{query.name}` returns {columns}, which is no {record.__name__}")
+        raise ValueError(f"`{query.name}` returns {columns}, not those of {record.__name__}")
     if issubclass(record, tuple):
         return partial(map, partial(tuple.__new__, record))  # quicker than `_make`, which is Python
     return partial(starmap, record)

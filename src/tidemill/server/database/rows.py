@@ -244,9 +244,9 @@ class StoredSite(NamedTuple):
     ordered: int
     seen_us: int
     lost: int
-    capacity: bytes | None
-    allocations: bytes
-    offers: bytes
+    capacity: str | None
+    allocations: str
+    offers: str
     drained: int
     drain_reason: str
     named_by: str
@@ -289,6 +289,11 @@ class StoredCampaign(NamedTuple):
     last_ended_us: int | None
     events_canceled: int
 
+    @property
+    def usage(self) -> PayloadUsage:
+        """What its payloads have used."""
+        return PayloadUsage(**{name: getattr(self, name) for name in PayloadUsage.__struct_fields__})
+
 
 class ArchivedCampaign(NamedTuple):
     """A row of `archived_campaigns`; `states` and `failures` as JSON."""
@@ -316,6 +321,11 @@ class ArchivedCampaign(NamedTuple):
     failures: str
     batch: int
     events_canceled: int
+
+    @property
+    def usage(self) -> PayloadUsage:
+        """What its payloads have used."""
+        return PayloadUsage(**{name: getattr(self, name) for name in PayloadUsage.__struct_fields__})
 
 
 class StoredFailure(NamedTuple):

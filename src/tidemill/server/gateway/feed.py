@@ -20,7 +20,7 @@ import msgspec
 from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.database.store import Session, Store
+from tidemill.server.database.store import Session, Store, value
 from tidemill.server.database.unit_of_work import FOLLOWER, UnitOfWork
 from tidemill.server.read.feed import rows_after
 from tidemill.wire.amqp import STATES, Gap, Type
@@ -117,7 +117,7 @@ class Feed:
             for key in known:
                 if key.startswith(follower_key("")) and key not in wanted:
                     session.run("delete_follower", name=key)
-            end = int(session.rows("next_change")[0][0]) - 1
+            end = int(value(session, "next_change")) - 1
             for key in wanted:
                 if key not in known:
                     session.run("set_follower", name=key, position=end)
@@ -201,7 +201,9 @@ class Feed:
         if campaign not in self._owners:
             if len(self._owners) > OWNERS_MAX:
                 self._owners.clear()
-            self._owners.update((row[0], row[2]) for row in session.rows("campaign_owners", ids=[campaign]))
+            self._owners.update(
+                (row.id, row.owner) for row in session.rows("campaign_owners", ids=[campaign])
+            )
         return self._owners.get(campaign)
 
     def _send(self, follower: Follower, window: list[Change]) -> None:

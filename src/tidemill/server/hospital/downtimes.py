@@ -397,12 +397,12 @@ def _reading(source: DowntimeSource, now_us: int) -> Reading:
 
 def keep(work: UnitOfWork, reading: Reading) -> None:
     """Keep what was read. Of a source that could not be read the last calendar stays, with what is wrong now."""
-    old = next((row for row in work.session.rows("calendars") if row[0] == reading.source), None)
-    last = _Kept() if old is None else _kept(old[3])
+    old = next((row for row in work.session.rows("calendars") if row.source == reading.source), None)
+    last = _Kept() if old is None else _kept(old.body)
     error = reading.error
     why = "" if reading.calendar is None else _why_not(last, reading, work.now_us)
     if reading.calendar is None or why:
-        read_us, kept, error = (0 if old is None else old[1]), last, why or error
+        read_us, kept, error = (0 if old is None else old.read_us), last, why or error
     else:
         read_us, kept = work.now_us, _Kept(reading.format, reading.calendar)
     body = msgspec.json.encode(kept)
@@ -432,15 +432,17 @@ def forget_others(work: UnitOfWork, rules: Downtimes) -> None:
     """Drop what sources said that server.toml names no more."""
     named = {each.place for each in rules.sources}
     for row in work.session.rows("calendars"):
-        if row[0] not in named:
-            work.session.run("delete_calendar", source=row[0])
+        if row.source not in named:
+            work.session.run("delete_calendar", source=row.source)
 
 
 def down_now(session: Session, rules: Downtimes, *, now_us: int) -> dict[str, tuple[int, str]]:
     """The sites that are down now by all calendars together: until when, and why. What a source said that server.toml
     names no more does not count."""
     named = {each.place for each in rules.sources}
-    found = [each for row in session.rows("calendars") if row[0] in named for each in _kept(row[3]).downtimes]
+    found = [
+        each for row in session.rows("calendars") if row.source in named for each in _kept(row.body).downtimes
+    ]
     return down_at(found, now_us=now_us, lead_s=constants.DOWNTIMES_LEAD_S)
 
 

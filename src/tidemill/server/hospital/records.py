@@ -71,7 +71,7 @@ def outcomes_of(session: Session, jobs: Iterable[StoredJob]) -> dict[int, int]:
     """How the last stay of jobs ended that have ended in a ward."""
     moves = {job.id: job.moves for job in jobs if job.ward and job.ended_us is not None}
     rows = session.rows("stays_of_jobs", ids=sorted(moves)) if moves else []
-    return {row[0]: row[6] for row in rows if row[1] == moves[row[0]]}
+    return {row.job: row.outcome for row in rows if row.number == moves[row.job]}
 
 
 def go_on(work: UnitOfWork, job: StoredJob, outcome: int) -> None:

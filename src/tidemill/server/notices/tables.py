@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill.config.addressee import Channel, Occasion, parse_target
 from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, value
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import RequestError
 from tidemill.server.notices.digests import HOUR_US, NoticeKey
@@ -50,7 +50,7 @@ def subscribe(work: UnitOfWork, number: int, request: SubmitRequest) -> None:
     if not request.notify:
         return
     wanted = [_named(each, request.owner) for each in request.notify]
-    known = {row[1] for row in work.session.rows("subscriptions_of", ids=[number])}
+    known = {row.target for row in work.session.rows("subscriptions_of", ids=[number])}
     if len(known | {each.to for each in wanted}) > SUBSCRIPTIONS_MAX:
         raise RequestError(f"more than {SUBSCRIPTIONS_MAX} addressees of campaign `{request.campaign}`")
     rows = [(number, each.to, int(Occasion.SITE in each.occasions), _ENCODER.encode(each)) for each in wanted]
@@ -103,14 +103,11 @@ def post(work: UnitOfWork, made: Sequence[Made], now_us: int) -> list[int]:
     numbers = []
     for each in made:
         channel = str(parse_target(each.target).channel)
-        row = work.session.rows(
-            "insert_outbox",
-            channel=channel,
-            target=each.target,
-            made_us=now_us,
-            body=_ENCODER.encode(each.items),
+        body = _ENCODER.encode(each.items)
+        number = value(
+            work.session, "insert_outbox", channel=channel, target=each.target, made_us=now_us, body=body
         )
-        numbers.append(int(row[0][0]))
+        numbers.append(int(number))
     work.session.many("delete_notices", [key for each in made for key in each.gone])
     work.session.many("upsert_notices", [_row(notice) for each in made for notice in each.left])
     return numbers

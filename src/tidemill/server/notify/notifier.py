@@ -21,7 +21,7 @@ from tidemill.server import constants
 from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.rows import Site
-from tidemill.server.database.store import Session, Store
+from tidemill.server.database.store import Session, Store, value
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices import gathering, tables
 from tidemill.server.notices.digests import (
@@ -103,7 +103,7 @@ class Gatherer:
     def _load(self) -> gathering.Notices:
         if self._notices is None:
             self._notices = tables.notices(self._session)
-            self._at = self._kept = int(self._session.rows("notified")[0][0])
+            self._at = self._kept = int(value(self._session, "notified"))
         return self._notices
 
     # ---- what happened -----------------------------------------------------------------------------------------
@@ -148,8 +148,10 @@ class Gatherer:
             changed |= gathering.take_changes(notices, subjects[row.campaign], changes, wanted)
             if any(each.events_failed or _ends(each) for each in changes):
                 failing.add(row.campaign)
-        for number, *sums in self._session.rows("campaign_events", ids=sorted(failing)) if failing else ():
-            counts = int(sums[0]), int(sums[1])
+        for number, done, failed in (
+            self._session.rows("campaign_events", ids=sorted(failing)) if failing else ()
+        ):
+            counts = int(done), int(failed)
             changed |= gathering.take_failures(
                 notices, subjects[number], counts, wants=wants[number], now_us=clock.now_us()
             )

@@ -7,7 +7,7 @@ from tidemill.server.archive import lookup
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import activities
 from tidemill.server.core.campaign_names import CampaignKey
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, value
 from tidemill.server.read import archived
 
 
@@ -21,8 +21,8 @@ def of_campaign(session: Session, archive: Archive, key: CampaignKey) -> Activit
 
 def of_job(session: Session, archive: Archive, number: int) -> Activity:
     """Of a job of many events, also of an archived one; without intervals for any other. Raises SiteError."""
-    found = session.rows("campaign_of_jobs", ids=[number])
-    if found:
-        return activities.read(session, int(found[0][0]), number)
+    campaign = value(session, "campaign_of_jobs", ids=[number])
+    if campaign is not None:
+        return activities.read(session, int(campaign), number)
     place = lookup.place_of_job(session, number)
     return Activity() if place is None else archived.activity(archive, place, number)

@@ -34,11 +34,14 @@ from tidemill.server.database.rows import (
     RUNNING,
     JobKind,
     Site,
+    StoredCampaign,
+    StoredFailure,
     StoredJob,
     StoredLease,
+    StoredOutput,
     usage_of,
 )
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, values
 from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.hospital import records
@@ -63,7 +66,6 @@ from tidemill.wire.api import (
     OutputPage,
     OutputRow,
     OwnerRow,
-    PayloadUsage,
     SiteApplication,
     SiteRow,
 )
@@ -95,7 +97,7 @@ def kinds_of(session: Session, jobs: Iterable[StoredJob]) -> dict[int, JobKind]:
 def sites(session: Session) -> list[Site]:
     """All sites, those included that are only named by jobs."""
     found = [stored.site for stored in session.rows("sites")]
-    down = {row[0]: row[1:] for row in session.rows("down_sites")}
+    down = {row.site: (row.until_us, row.reason) for row in session.rows("down_sites")}
     for each in found:
         each.down_us, each.down_reason = down.get(each.id, (0, ""))
     return found
@@ -133,10 +135,10 @@ def _named(
     ids: list[int] = []
     while len(ids) < size:
         rows = session.rows("jobs_newest_named", name=name, before=top, limit=PAGE_MAX)
-        ids += [row[0] for row in listing.passing(rows, legs)]
+        ids += [row.id for row in listing.passing(rows, legs)]
         if len(rows) < PAGE_MAX:
             break
-        top = rows[-1][0]
+        top = rows[-1].id
     return ids[:size]
 
 
@@ -150,13 +152,16 @@ def _inputs_first(
     """What a job that sites have waits for, where it waits for inputs before anything else."""
     room = site_views.awaited_inputs(session, job.id, having)
     if room is not None:
-        return Cause.STAGE_FULL, hint_of(Cause.STAGE_FULL, f"site {of_site.get(room[0], '')}: {room[1]}")
-    if waits[0] is Cause.RUNNING and job.n_done:
+        site, text = room
+        return Cause.STAGE_FULL, hint_of(Cause.STAGE_FULL, f"site {of_site.get(site, '')}: {text}")
+    cause, _ = waits
+    if cause is Cause.RUNNING and job.n_done:
         return waits
     fetched = site_views.fetched_inputs(session, job.id, having)
     if fetched is None:
         return waits
-    return Cause.FETCHING, hint_of(Cause.FETCHING, fetching_text(of_site.get(fetched[0], ""), fetched[1]))
+    site, files = fetched
+    return Cause.FETCHING, hint_of(Cause.FETCHING, fetching_text(of_site.get(site, ""), files))
 
 
 def rows_of(session: Session, ids: list[int]) -> list[JobRow]:
@@ -231,8 +236,8 @@ def job(
         name=found.name or None,
     )  # fmt: skip
     deps = session.rows("deps_of", job=number)
-    names = _campaigns_of(session, [kind.campaign, *(row[2] for row in deps)])
-    own = names[kind.campaign][1]
+    names = _campaigns_of(session, [kind.campaign, *(row.on_campaign for row in deps)])
+    _, own = names[kind.campaign]
     awaited = {each: name if of == own else reference(of, name) for each, (name, of) in names.items()}
     leases = session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)
     more = Known(
@@ -265,7 +270,7 @@ def _ward_of(session: Session, job: StoredJob) -> str:
 
 def _remark(session: Session, number: int) -> str:
     rows = session.rows("submitter_of", job=number)
-    return str(rows[0][4]) if rows and number < rows[0][0] + rows[0][1] else ""
+    return str(rows[0].remark) if rows and number < rows[0].first_job + rows[0].count else ""
 
 
 def _shortened(session: Session, number: int) -> str:
@@ -280,8 +285,10 @@ def _attempt(lease: StoredLease, of_site: dict[int, str]) -> Attempt:
     )  # fmt: skip
 
 
-def _output(row: tuple[Any, ...]) -> OutputRow:
-    return OutputRow(name=row[1], url=row[2], size_bytes=row[3], sha256=row[4], events=row[5])
+def _output(found: StoredOutput) -> OutputRow:
+    return OutputRow(
+        name=found.name, url=found.url, size_bytes=found.size_bytes, sha256=found.sha256, events=found.events
+    )
 
 
 # ---- campaigns --------------------------------------------------------------------------------------------------
@@ -307,7 +314,7 @@ def campaign(session: Session, key: CampaignKey) -> CampaignRow:
     job to end finds all events in the same answer.
     """
     counts = _counts_of(session, [key.number])
-    rows = session.rows("campaign_whole", id=key.number)
+    rows: list[StoredCampaign] = session.rows("campaign_whole", id=key.number)
     kept = None if rows else archived.campaign(session, key.number)
     if kept is not None:
         return kept
@@ -316,9 +323,9 @@ def campaign(session: Session, key: CampaignKey) -> CampaignRow:
     return _with_phases(session, {key.number: _with_counts(rows, *counts)[0]})[0]
 
 
-def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRow]:
+def campaigns_of(session: Session, rows: list[StoredCampaign]) -> list[CampaignRow]:
     """Rows of `campaigns` with their jobs by state and failures by class."""
-    numbers = [row[0] for row in rows]
+    numbers = [each.id for each in rows]
     found = _with_counts(rows, *_counts_of(session, numbers))
     return _with_phases(session, dict(zip(numbers, found, strict=True)))
 
@@ -359,16 +366,16 @@ def _counts_of(session: Session, ids: list[int]) -> tuple[_OfCampaign, _OfCampai
     return states, classes
 
 
-def _with_counts(rows: list[tuple[Any, ...]], states: _OfCampaign, classes: _OfCampaign) -> list[CampaignRow]:
+def _with_counts(rows: list[StoredCampaign], states: _OfCampaign, classes: _OfCampaign) -> list[CampaignRow]:
     return [
         CampaignRow(
-            name=row[1], owner=row[2], shares=row[3], created_us=row[4], jobs=row[5],
-            states=states.get(row[0], {}), events=row[6], events_done=row[7], events_failed=row[8],
-            usage=PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, row[9:17], strict=True))),
-            failures=classes.get(row[0], {}), first_started_us=row[17], last_ended_us=row[18],
-            events_canceled=row[19],
+            name=each.name, owner=each.owner, shares=each.shares, created_us=each.created_us, jobs=each.jobs,
+            states=states.get(each.id, {}), events=each.events, events_done=each.events_done,
+            events_failed=each.events_failed, usage=each.usage, failures=classes.get(each.id, {}),
+            first_started_us=each.first_started_us, last_ended_us=each.last_ended_us,
+            events_canceled=each.events_canceled,
         )
-        for row in rows
+        for each in rows
     ]  # fmt: skip
 
 
@@ -422,20 +429,21 @@ def failures(
     return failure_page(session, rows, size)
 
 
-def failure_page(session: Session, rows: list[tuple[Any, ...]], size: int) -> FailurePage:
+def failure_page(session: Session, rows: list[StoredFailure], size: int) -> FailurePage:
     """Rows of `failures` as a page; full ones have a next."""
     of_site: dict[int, str] = dict(session.rows("site_names"))
     bases: dict[int, int] = (
-        dict(session.rows("seed_bases", ids=sorted({row[1] for row in rows}))) if rows else {}
+        dict(session.rows("seed_bases", ids=sorted({each.job for each in rows}))) if rows else {}
     )
     page = [
         FailureRow(
-            job=number, event=event, seed=None if event is None else seed(bases[number], event),
-            site=of_site.get(site, ""), final=bool(final), evidence=msgspec.json.decode(evidence, type=Evidence),
+            job=each.job, event=each.event, seed=None if each.event is None else seed(bases[each.job], each.event),
+            site=of_site.get(each.site, ""), final=bool(each.final),
+            evidence=msgspec.json.decode(each.evidence, type=Evidence),
         )
-        for _, number, event, site, final, evidence in rows
+        for each in rows
     ]  # fmt: skip
-    return FailurePage(failures=page, next=rows[-1][0] if len(rows) == size else None)
+    return FailurePage(failures=page, next=rows[-1].id if len(rows) == size else None)
 
 
 def outputs(
@@ -452,7 +460,7 @@ def outputs(
         rows = session.rows("outputs_of_jobs", ids=[job])
         kept = _kept_of(session, [job])
         return OutputPage(
-            outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None, kept=kept
+            outputs=[JobOutput(job=each.job, output=_output(each)) for each in rows], next=None, kept=kept
         )
     if campaign is None:
         raise RequestError("name a job or a campaign whose outputs are to be listed")
@@ -464,24 +472,24 @@ def outputs(
     return page
 
 
-def whole_jobs(session: Session, rows: list[tuple[Any, ...]], size: int) -> OutputPage:
+def whole_jobs(session: Session, rows: list[StoredOutput], size: int) -> OutputPage:
     """A page of files, from up to `size + 1` rows. It ends between two jobs; `next` is its last job, None on the last
     page."""
     more = len(rows) > size
-    if more and rows[0][0] != rows[-1][0]:
-        rows = [row for row in rows if row[0] != rows[-1][0]]
+    if more and rows[0].job != rows[-1].job:
+        rows = [each for each in rows if each.job != rows[-1].job]
     elif more:  # one job has more files than a page: all of them
-        rows = session.rows("outputs_of_jobs", ids=[rows[0][0]])
+        rows = session.rows("outputs_of_jobs", ids=[rows[0].job])
     return OutputPage(
-        outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows],
-        next=rows[-1][0] if more else None,
+        outputs=[JobOutput(job=each.job, output=_output(each)) for each in rows],
+        next=rows[-1].job if more else None,
     )
 
 
 def _kept_of_campaign(session: Session, campaign: int) -> list[KeptOutputs]:
     of_campaign = {"campaign": campaign, "any_app": 1, "app": "", "limit": listing.TOP}
-    kinds = sorted(row[0] for row in session.rows("kinds_of_campaign", **of_campaign))
-    return _kept_of(session, [row[0] for row in session.rows("jobs_kept", kinds=kinds, limit=PAGE_MAX)])
+    kinds = sorted(values(session, "kinds_of_campaign", **of_campaign))
+    return _kept_of(session, values(session, "jobs_kept", kinds=kinds, limit=PAGE_MAX))
 
 
 def _kept_of(session: Session, ids: list[int]) -> list[KeptOutputs]:
@@ -503,7 +511,7 @@ def site_rows(
     leased: dict[int, int] = defaultdict(int)
     running: set[int] = set()
     if counts_leased:
-        running = {row[0] for row in session.rows("kinds_running")}
+        running = set(values(session, "kinds_running"))
     for site, events in session.rows("leased_events", kinds=sorted(running)) if running else ():
         leased[site] += int(events)
     views = site_views.told(session) if counts_leased else {}
@@ -579,7 +587,7 @@ def allocations(session: Session, *, site: str | None, limit: int | None) -> lis
             f"there is no site `{site}`", hint=did_you_mean(site, [each.name for each in sites(session)])
         )
     rows = [
-        AllocationRow(**dict(zip(AllocationRow.__struct_fields__, (each.name, *row[1:]), strict=True)))
+        AllocationRow(**{**row._asdict(), "site": each.name})
         for each in found
         for row in session.rows("allocations_of", site=each.id, limit=size)
     ]

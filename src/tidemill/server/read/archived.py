@@ -17,6 +17,7 @@ from tidemill.server.archive import lookup
 from tidemill.server.archive.lookup import ArchivedPlace
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import activities
+from tidemill.server.database.rows import ArchivedCampaign
 from tidemill.server.database.store import Session, row
 from tidemill.server.read.listing import LOOK, ROUNDS, TOP, Filter
 from tidemill.wire.api import (
@@ -55,13 +56,13 @@ def campaigns(session: Session, *, owner: str | None, before: int | None, limit:
     return [_campaign(each) for each in rows]
 
 
-def _campaign(found: tuple[Any, ...]) -> CampaignRow:
+def _campaign(found: ArchivedCampaign) -> CampaignRow:
     return CampaignRow(
-        name=found[1], owner=found[2], shares=found[3], created_us=found[4], jobs=found[5],
-        states=msgspec.json.decode(found[19]), events=found[6], events_done=found[7], events_failed=found[8],
-        usage=PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, found[9:17], strict=True))),
-        failures=msgspec.json.decode(found[20]), first_started_us=found[17], last_ended_us=found[18], archived=True,
-        events_canceled=found[22],
+        name=found.name, owner=found.owner, shares=found.shares, created_us=found.created_us, jobs=found.jobs,
+        states=msgspec.json.decode(found.states), events=found.events, events_done=found.events_done,
+        events_failed=found.events_failed, usage=found.usage, failures=msgspec.json.decode(found.failures),
+        first_started_us=found.first_started_us, last_ended_us=found.last_ended_us, archived=True,
+        events_canceled=found.events_canceled,
     )  # fmt: skip
 
 
@@ -214,8 +215,8 @@ def _of_numbers(
     for number in sorted(numbers):
         if number > last:  # not in the range of the number before
             found = row(session, "archived_range", job=number)
-            held = found is not None and found[0] <= number <= found[1]
-            last = found[1] if found is not None and held else number
+            held = found is not None and found.first <= number <= found.last
+            last = found.last if found is not None and held else number
             place = lookup.place_of_job(session, number) if held else None
         if place is not None:
             by_file[place.month, place.batch].append(number)

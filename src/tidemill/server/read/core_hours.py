@@ -49,10 +49,10 @@ def page(session: Session, asked: CoreHoursQuestion) -> CoreHoursPage:
         rows = session.rows("held_by_allocations", **within, **place)
     else:
         rows = session.rows("held_by_allocations_of", owner=asked.owner, **within, **place)
-    names = {row[0]: (row[1], row[7]) for row in session.rows("sites")} if rows else {}
+    names = {row.id: (row.name, row.seen_us) for row in session.rows("sites")} if rows else {}
     uses = _uses(session, rows)
-    found = [_allocation(row, names, uses[row[0], row[1]], asked) for row in rows]
-    last = f"{rows[-1][0]}/{rows[-1][1]}" if len(rows) == asked.limit else None
+    found = [_allocation(row, names, uses[row.site, row.name], asked) for row in rows]
+    last = f"{rows[-1].site}/{rows[-1].name}" if len(rows) == asked.limit else None
     return CoreHoursPage(allocations=found, next=last)
 
 
@@ -69,7 +69,7 @@ def _uses(session: Session, rows: Sequence[Any]) -> dict[tuple[int, str], list[C
     found: dict[tuple[int, str], list[CoreUse]] = defaultdict(list)
     spans: dict[int, list[str]] = defaultdict(list)
     for row in rows:
-        spans[row[0]].append(row[1])
+        spans[row.site].append(row.name)
     for site, held in spans.items():
         for name, owner, campaign, app, core_us in session.rows("core_use_of", site=site, names=held):
             found[site, name].append(

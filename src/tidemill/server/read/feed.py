@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.model.state import JOB_FINAL
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, value
 from tidemill.wire.api import Change
 
 ROWS = 200  #: rows per read, 170 KB each at most
@@ -69,7 +69,7 @@ def _wanted(found: FeedRow, after: int, campaign: int | None) -> Iterator[Change
 
 def reached(session: Session) -> int:
     """The number of the last change."""
-    return int(session.rows("changes_end")[0][0])
+    return int(value(session, "changes_end"))
 
 
 def ended_jobs(session: Session, campaign: int, after: int, *, limit: int) -> EndedAfter:
@@ -78,7 +78,7 @@ def ended_jobs(session: Session, campaign: int, after: int, *, limit: int) -> En
     head = reached(session)
     if after >= head:
         return EndedAfter([], head)
-    if after + 1 < int(session.rows("changes_begin")[0][0]):
+    if after + 1 < int(value(session, "changes_begin")):
         return EndedAfter([], None)
     found: dict[int, None] = {}
     at = after

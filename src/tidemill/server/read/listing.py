@@ -19,7 +19,7 @@ import msgspec
 from tidemill.errors import did_you_mean
 from tidemill.model.state import JobState
 from tidemill.server.database.rows import CANCELED, COMPLETED, FAILED, JOB_STATES, PARTIAL, STATE_CODES
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Row, Session, values
 from tidemill.server.errors import RequestError
 
 TOP = 2**62
@@ -99,10 +99,10 @@ class ManyLegs:
         self._state = -1 if filters.state is None else STATE_CODES[filters.state]
         self._kinds: dict[int, bool] = {}
 
-    def learn(self, rows: Sequence[Sequence[Any]]) -> None:
+    def learn(self, rows: Sequence[Row]) -> None:
         """Look up the kinds of these rows, each once."""
         app, owner = self._filters.app, self._filters.owner
-        fresh = {row[1] for row in rows} - self._kinds.keys()
+        fresh = {row.kind for row in rows} - self._kinds.keys()
         if app is None and owner is None:
             self._kinds.update(dict.fromkeys(fresh, True))
         elif fresh:
@@ -114,13 +114,13 @@ class ManyLegs:
         return self._kinds.get(kind, False) and self._state in (-1, state) and self._site in (-1, site)
 
 
-def passing(rows: list[tuple[Any, ...]], legs: set[Leg] | ManyLegs | None) -> list[tuple[Any, ...]]:
-    """The rows, of jobs with kind, state and site behind the id, that a filter lets pass; None = all."""
+def passing(rows: list[Row], legs: set[Leg] | ManyLegs | None) -> list[Row]:
+    """The rows, of jobs with kind, state and site, that a filter lets pass; None = all."""
     if legs is None:
         return rows
     if isinstance(legs, ManyLegs):
         legs.learn(rows)
-    return [row for row in rows if row[1:4] in legs]
+    return [row for row in rows if (row.kind, row.state, row.site) in legs]
 
 
 def looked_by_id(
@@ -132,12 +132,12 @@ def looked_by_id(
     ids: list[int] = []
     for look in (GLANCE, *[LOOK] * ROUNDS):
         rows = session.rows(name, limit=look, **{key: start})
-        ids += [row[0] for row in passing(rows, chosen)]
+        ids += [row.id for row in passing(rows, chosen)]
         if len(ids) >= size:
             return ids[:size], ids[size - 1]
         if len(rows) < look:
             return ids, None
-        start = rows[-1][0]
+        start = rows[-1].id
     return ids, start
 
 
@@ -149,7 +149,7 @@ def legs_of(session: Session, filters: Filter) -> dict[Leg, int] | ManyLegs:
         )
     site = -1
     if filters.site is not None:
-        found = [row[0] for row in session.rows("site_names") if row[1] == filters.site]
+        found = [row.id for row in session.rows("site_names") if row.name == filters.site]
         if not found:
             return {}
         site = found[0]
@@ -164,11 +164,11 @@ def legs_of(session: Session, filters: Filter) -> dict[Leg, int] | ManyLegs:
     return {(kind, state, at): jobs for kind, state, at, jobs in rows}
 
 
-def _counters(session: Session, kinds: list[int] | None, state: int, site: int) -> list[tuple[Any, ...]]:
+def _counters(session: Session, kinds: list[int] | None, state: int, site: int) -> list[Row]:
     """Counters of these kinds, or (None) some more than LEGS_MAX of all at most."""
     if kinds is not None:
         return session.rows("counters", kinds=kinds, state=state, site=site)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for each in range(len(JOB_STATES)) if state < 0 else (state,):
         if site < 0:
             rows += session.rows("counters_of_state", state=each, limit=LEGS_MAX + 1)
@@ -182,36 +182,31 @@ def _kinds(session: Session, filters: Filter) -> list[int] | None:
     app, owner = filters.app, filters.owner
     if filters.campaign is not None:
         any_app = int(app is None)
-        return [
-            row[0]
-            for row in session.rows(
-                "kinds_of_campaign", campaign=filters.campaign, app=app or "", any_app=any_app, limit=TOP
-            )
-        ]
+        return values(
+            session, "kinds_of_campaign", campaign=filters.campaign, app=app or "", any_app=any_app, limit=TOP
+        )
     if app is None and owner is None:
         return None
     if app is not None:
         any_owner = int(owner is None)
-        rows = session.rows(
-            "kinds_of_app", app=app, owner=owner or "", any_owner=any_owner, limit=LEGS_MAX + 1
+        return values(
+            session, "kinds_of_app", app=app, owner=owner or "", any_owner=any_owner, limit=LEGS_MAX + 1
         )
-    else:
-        rows = session.rows("kinds_of_owner", owner=owner, limit=LEGS_MAX + 1)
-    return [row[0] for row in rows]
+    return values(session, "kinds_of_owner", owner=owner, limit=LEGS_MAX + 1)
 
 
 def by_id(session: Session, legs: set[Leg] | None, start: int, *, size: int, newest: bool) -> list[int]:
     """The next ids before (`newest`) or after `start`."""
     if legs is None:
         name, key = ("jobs_newest", "before") if newest else ("jobs_oldest", "after")
-        return [row[0] for row in session.rows(name, limit=size, **{key: start})]
+        return values(session, name, limit=size, **{key: start})
     if not legs:
         return []
     if len(legs) > LEGS_FEW:
         name, key = ("jobs_look_newest", "before") if newest else ("jobs_look_oldest", "after")
         for look in (GLANCE, LOOK):
             rows = session.rows(name, limit=look, **{key: start})
-            ids = [row[0] for row in rows if row[1:4] in legs]
+            ids = [row.id for row in passing(rows, legs)]
             if len(ids) >= size or len(rows) < look:
                 return ids[:size]
     return _by_legs(session, legs, start, size=size, newest=newest)
@@ -224,14 +219,14 @@ def _by_legs(session: Session, legs: set[Leg], start: int, *, size: int, newest:
         found = session.rows("newest_of_legs", legs=text, before=start)
     else:
         found = session.rows("oldest_of_legs", legs=text, after=start)
-    heads = sorted((sign * row[3], row[:3]) for row in found if row[3] is not None)
+    heads = sorted((sign * head, leg) for *leg, head in found if head is not None)
     best: list[int] = []  # in order, as sign * id
     for head, (kind, state, site) in heads[:size]:
         if len(best) == size and head > best[-1]:
             break
         leg = {"kind": kind, "state": state, "site": site, "limit": size}
         name, key = ("jobs_newest_in", "before") if newest else ("jobs_after_in", "after")
-        more = [sign * row[0] for row in session.rows(name, **leg, **{key: start})]
+        more = [sign * each for each in values(session, name, **leg, **{key: start})]
         best = list(heapq.merge(best, more))[:size]
     return [sign * each for each in best]
 
@@ -246,12 +241,12 @@ def _ended(session: Session, legs: set[Leg] | ManyLegs | None, after: str | None
     for _ in range(ROUNDS):
         rows = session.rows("jobs_look_ended", ended_us=ended_us, id=number, limit=look)
         for row in passing(rows, legs):
-            ids.append(row[0])
+            ids.append(row.id)
             if len(ids) == size:
-                return IdPage(ids, f"{row[4]}.{row[0]}", None, Sort.ENDED)
+                return IdPage(ids, f"{row.ended_us}.{row.id}", None, Sort.ENDED)
         if len(rows) < look:
             return IdPage(ids, None, None, Sort.ENDED)
-        ended_us, number = rows[-1][4], rows[-1][0]
+        ended_us, number = rows[-1].ended_us, rows[-1].id
     return IdPage(ids, f"{ended_us}.{number}", None, Sort.ENDED, partial=True)
 
 
@@ -274,18 +269,18 @@ def _named(
     for _ in range(ROUNDS):
         rows = session.rows("jobs_look_named", name=name, id=number, last=prefix + LAST, limit=look)
         for row in passing(rows, legs):
-            ids.append(row[0])
+            ids.append(row.id)
             if len(ids) == size:
-                return IdPage(ids, str(row[0]), None, Sort.NAME)
+                return IdPage(ids, str(row.id), None, Sort.NAME)
         if len(rows) < look:
             return IdPage(ids, None, None, Sort.NAME)
-        number, name = rows[-1][0], rows[-1][4]
+        number, name = rows[-1].id, rows[-1].name
     return IdPage(ids, str(number), None, Sort.NAME, partial=True)
 
 
-def _sorted(session: Session, rows: list[Any], sort: Sort, page: tuple[str | None, int]) -> IdPage:
+def _sorted(session: Session, rows: list[Row], sort: Sort, page: tuple[str | None, int]) -> IdPage:
     after, size = page
-    ids: list[int] = [row[0] for row in rows]
+    ids: list[int] = [row.id for row in rows]
     start = () if after is None else _place(after, 2 if sort is Sort.ENDED else 1)
     jobs: dict[int, int] = {}
     if sort is Sort.ENDED:

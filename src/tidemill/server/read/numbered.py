@@ -66,7 +66,7 @@ def outputs(
     """Delivered files of those jobs that come after one, by whole jobs, oldest job first. Archived jobs are
     included."""
     wanted = [each for each in numbers if each > after]
-    known = {row[0] for row in session.rows("states_by_id", ids=wanted)} if wanted else set()
+    known = {row.id for row in session.rows("states_by_id", ids=wanted)} if wanted else set()
     rows = session.rows("outputs_among", ids=sorted(known), limit=limit + 1) if known else []
     page = api_pages.whole_jobs(session, rows, limit)
     if missing := [each for each in wanted if each not in known and (page.next is None or each <= page.next)]:

@@ -13,7 +13,7 @@ from tidemill.wire.monitoring import SampleReply
 def allocation(session: Session, name: str, *, site: str | None) -> AllocationRow:
     """The allocation of this name, of a site or of any: the newest where several have one. Raises MissingError."""
     rows = [
-        AllocationRow(**dict(zip(AllocationRow.__struct_fields__, (each.name, *row[1:]), strict=True)))
+        AllocationRow(**{**row._asdict(), "site": each.name})
         for each in api_pages.sites(session)
         if site in (None, each.name)
         for row in session.rows("allocation_named", site=each.id, name=name)

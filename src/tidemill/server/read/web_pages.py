@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,8 +13,8 @@ from tidemill.model.campaign import reference
 from tidemill.model.failure import cause_of
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights, site_views
-from tidemill.server.database.rows import JOB_STATES
-from tidemill.server.database.store import Session
+from tidemill.server.database.rows import JOB_STATES, StoredCampaign
+from tidemill.server.database.store import Row, Session, values
 from tidemill.server.errors import RequestError
 from tidemill.server.read import api_pages, archived, feed, listing
 from tidemill.server.read.listing import TOP
@@ -92,7 +92,7 @@ def campaigns(session: Session, query: CampaignQuery) -> tuple[list[CampaignRow]
     return api_pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
 
 
-def _campaign_rows(session: Session, query: CampaignQuery) -> list[tuple[Any, ...]]:
+def _campaign_rows(session: Session, query: CampaignQuery) -> list[StoredCampaign]:
     """By an index where one has the order; else those that are open, or CAMPAIGNS_LOOK of the newest, sorted."""
     held = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
     page = {"limit": query.size + 1, "offset": query.offset}
@@ -126,7 +126,7 @@ def campaign_choices(session: Session, owner: str | None) -> list[str]:
     return _references(session.rows("campaigns_owned", owner=owner, limit=CHOICES_MAX))
 
 
-def _references(rows: list[tuple[Any, ...]]) -> list[str]:
+def _references(rows: list[Row]) -> list[str]:
     return sorted(reference(owner, name) for name, owner in rows)
 
 
@@ -161,12 +161,11 @@ def failures(
     """Failures, newest first; only those in an owner's newest campaigns if an owner is named."""
     if campaign is not None or owner is None:
         return api_pages.failures(session, campaign=campaign, before=before, limit=limit)
-    numbers = [row[0] for row in session.rows("campaigns_of_owner", owner=owner, limit=CAMPAIGNS_MAX)]
+    numbers = values(session, "campaigns_of_owner", owner=owner, limit=CAMPAIGNS_MAX)
     top = TOP if before is None else before
     found: list[int] = []
     for number in numbers:
-        rows = session.rows("failure_ids_of_campaign", campaign=number, before=top, limit=limit)
-        found += [row[0] for row in rows]
+        found += values(session, "failure_ids_of_campaign", campaign=number, before=top, limit=limit)
     ids = heapq.nlargest(limit, found)
     return api_pages.failure_page(session, session.rows("failures_by_id", ids=ids) if ids else [], limit)
 
@@ -217,11 +216,8 @@ def allocations(
         for number, each in names.items()
         if site is None or each == site
     ]
-    rows = list(heapq.merge(*legs, key=lambda row: (-row[6], row[1])))
-    shown = [
-        AllocationRow(**dict(zip(AllocationRow.__struct_fields__, (names[row[0]], *row[1:]), strict=True)))
-        for row in rows[:size]
-    ]
+    rows = list(heapq.merge(*legs, key=lambda row: (-row.at_us, row.name)))
+    shown = [AllocationRow(**{**row._asdict(), "site": names[row.site]}) for row in rows[:size]]
     return AllocationsPage(shown, f"{shown[-1].at_us}.{shown[-1].name}" if len(rows) > size else None)
 
 
@@ -256,9 +252,14 @@ def delivered(
         rows = session.rows("outputs_newest", job=job, number=number, limit=size + 1)
     else:
         rows = session.rows("outputs_newest_of", campaign=campaign, job=job, number=number, limit=size + 1)
-    known = session.rows("campaign_owners", ids=sorted({row[2] for row in rows})) if rows else []
+    known = session.rows("campaign_owners", ids=sorted({row.campaign for row in rows})) if rows else []
     names = {number: (name, owner) for number, name, owner in known}
-    shown = [DeliveredFile(row[0], row[1], *names.get(row[2], ("", "")), *row[3:]) for row in rows[:size]]
+    shown = [
+        DeliveredFile(
+            row.job, row.number, *names.get(row.campaign, ("", "")), row.name, row.url, row.size_bytes, row.place
+        )
+        for row in rows[:size]
+    ]  # fmt: skip
     return shown, f"{shown[-1].job}.{shown[-1].number}" if len(rows) > size else None
 
 

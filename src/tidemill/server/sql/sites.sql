@@ -13,11 +13,11 @@ ON CONFLICT (site, minute) DO UPDATE SET regular = excluded.regular, ours = excl
 
 -- name: tides
 -- Nodes of sites over time, means of steps of some minutes.
-SELECT site, (minute - :start) / :step AS slot, AVG(regular) AS regular, AVG(ours) AS ours, AVG(idle) AS idle, AVG(away) AS away FROM tides WHERE site {in:sites} AND minute >= :start AND minute < :until GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT site, (minute - :start) / :step AS slot, AVG(regular) AS regular, AVG(ours) AS opportunistic, AVG(idle) AS idle, AVG(away) AS away FROM tides WHERE site {in:sites} AND minute >= :start AND minute < :until GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: tide_hours
 -- Nodes of all sites by hours, means over the minutes that are known.
-SELECT site, minute / 60 AS hour, COUNT(*) AS minutes, AVG(regular) AS regular, AVG(ours) AS ours, AVG(idle) AS idle, AVG(away) AS away FROM tides WHERE minute >= :since GROUP BY 1, 2;
+SELECT site, minute / 60 AS hour, COUNT(*) AS minutes, AVG(regular) AS regular, AVG(ours) AS opportunistic, AVG(idle) AS idle, AVG(away) AS away FROM tides WHERE minute >= :since GROUP BY 1, 2;
 
 -- name: ended_allocations
 -- Allocations that have ended, since a time, and when they ran where that is known.

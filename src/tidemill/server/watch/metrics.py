@@ -18,7 +18,7 @@ from tidemill.model.failure import FailureClass
 from tidemill.model.metrics import OTHER, SERVER, SITES_MAX, Sample, render
 from tidemill.model.state import REPORTED_STATES
 from tidemill.server.core.limits.storage import stored_bytes
-from tidemill.server.database.store import Session
+from tidemill.server.database.store import Session, value
 from tidemill.server.notices import tables
 from tidemill.server.read import api_pages
 from tidemill.server.watch.health import PROBLEMS, Watched, problems
@@ -93,7 +93,7 @@ class ServerMetrics:
                 failures[failure if failure in _CLASSES else OTHER] += number
         for name, number in sorted(failures.items()):
             yield Sample("tidemill_server_failures_total", number, (("class", name),))
-        yield Sample("tidemill_server_database_bytes", float(session.rows("database_bytes")[0][0]))
+        yield Sample("tidemill_server_database_bytes", float(value(session, "database_bytes")))
         yield Sample("tidemill_server_stored_bytes", float(stored_bytes(session)))
         yield Sample("tidemill_server_stored_bytes_limit", float(self._dispatcher.storage.bytes_max))
         silent = self._dispatcher.site_watch.silent(site.name for site in api_pages.sites(session))

@@ -41,7 +41,7 @@ def listing(ask: PageRequest, made: Pages) -> str:
             caches += [CacheCard(name, each) for each in CACHES.of(shown.view.raw)]
             reads += [(name, each) for each in READS.of(shown.view.raw)]
     owners = web_pages.owners(ask.session, sorted({each.job for _, each in reads if 0 < each.job < 2**62}))
-    mine = [row for row in reads if owner in (None, owners.get(row[1].job))]
+    mine = [(name, each) for name, each in reads if owner in (None, owners.get(each.job))]
     return made.show(
         ask, "caches.html", caches=caches, sees=owner is None,
         reads=[_row(name, each) for name, each in mine[:READS_SHOWN]], ways=_ways([each for _, each in mine]),

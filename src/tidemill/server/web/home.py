@@ -65,7 +65,7 @@ def search(ask: PageRequest, made: Pages) -> str:
             ask.session, web_pages.CampaignQuery(text=text, owner=owner, size=FOUND_MAX)
         )[0]
     own = ask.own(Act.SITES) if ask.may(Act.SITES) else ""
-    names = [row[1] for row in ask.session.rows("site_names") if text and own in (None, row[1])]
+    names = [row.name for row in ask.session.rows("site_names") if text and own in (None, row.name)]
     return made.show(
         ask, "search.html", text=text, jobs=jobs, more=more,
         owners=ask.may(Act.READ) and ask.own(Act.READ) is None, campaigns=campaigns,

@@ -13,6 +13,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.state import JobState
 from tidemill.server.audit import payload_times
 from tidemill.server.core import rights
+from tidemill.server.database.store import values
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import activity, api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
@@ -68,8 +69,8 @@ def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     about = {} if owner is None else {"owner": owner}
     return {
         "campaign": web_pages.campaign_choices(ask.session, owner),
-        "app": [row[0] for row in ask.session.rows(apps, limit=CHOICES_MAX, **about)],
-        "site": sorted(row[1] for row in ask.session.rows("site_names"))[:CHOICES_MAX],
+        "app": values(ask.session, apps, limit=CHOICES_MAX, **about),
+        "site": sorted(row.name for row in ask.session.rows("site_names"))[:CHOICES_MAX],
     }
 
 

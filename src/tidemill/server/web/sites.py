@@ -77,7 +77,7 @@ def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[Si
         for row in api_pages.site_rows(ask.session, ask.silent(), counts_leased=False, owner=owner)
         if own in (None, row.name) and only in (None, row.name)
     ]
-    ids = {row[1]: row[0] for row in ask.session.rows("site_names")}
+    ids = {row.name: row.id for row in ask.session.rows("site_names")}
     steps = SPARK_STEPS if only is None else site_views.BINS
     numbers = [ids[row.name] for row in rows]
     tides = site_views.tides(ask.session, numbers, now_us=ask.now_us, minutes=minutes, steps=steps)
@@ -110,7 +110,7 @@ def site(ask: PageRequest, made: Pages) -> str:
     found = cards(ask, minutes=SPANS[span], only=name)
     if not found:
         own = ask.own(Act.SITES)
-        known = [row[1] for row in ask.session.rows("site_names") if own in (None, row[1])]
+        known = [row.name for row in ask.session.rows("site_names") if own in (None, row.name)]
         raise MissingError(f"there is no site `{name}` that you may see", hint=did_you_mean(name, known))
     card = found[0]
     sees = ask.may(Act.ALLOCATIONS, site=name)
@@ -150,7 +150,7 @@ def allocations(ask: PageRequest, made: Pages) -> str:
         ask.session, site=own or chosen, state=state, after=ask.query.text("after"), size=ask.query.size()
     )
     sums = web_pages.allocation_states(ask.session)
-    names = sorted(row[1] for row in ask.session.rows("site_names"))
+    names = sorted(row.name for row in ask.session.rows("site_names"))
     return made.show(
         ask, "allocations.html", page=page, rows=page.rows, states=states, names=[own] if own else names,
         sums={name: sums[name] for name in sorted(sums) if own in (None, name) and chosen in (None, name)},
@@ -232,7 +232,7 @@ def applications(ask: PageRequest, made: Pages) -> str:
         if (held in each.name.lower() or any(held in app.help.lower() for _, app in each.offers))
         and (chosen is None or any(site == chosen for site, _ in each.offers))
     ]
-    names = sorted(row[1] for row in ask.session.rows("site_names"))
+    names = sorted(row.name for row in ask.session.rows("site_names"))
     return made.show(ask, "applications.html", rows=rows, names=names, after=web_pages.reached(ask.session))
 
 
