@@ -67,7 +67,7 @@ SELECT placements.site, placements.name, placements.batch_id, placements.started
 
 -- name: held_by_allocations_of
 -- The same of those that an owner's payloads used: costs nothing of the others.
-SELECT DISTINCT core_use.site, core_use.allocation, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0) AS nodes, COALESCE(allocations.cores, 0) AS cores FROM core_use JOIN placements ON placements.site = core_use.site AND placements.name = core_use.allocation LEFT JOIN allocations ON allocations.site = core_use.site AND allocations.name = core_use.allocation WHERE core_use.owner = :owner AND (core_use.site, core_use.allocation) > (:site, :after) AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) ORDER BY core_use.site, core_use.allocation LIMIT :limit;
+SELECT DISTINCT core_use.site, core_use.allocation AS name, placements.batch_id, placements.started_us, placements.ended_us, placements.held_cores, placements.held_gpus, COALESCE(allocations.nodes, 0) AS nodes, COALESCE(allocations.cores, 0) AS cores FROM core_use JOIN placements ON placements.site = core_use.site AND placements.name = core_use.allocation LEFT JOIN allocations ON allocations.site = core_use.site AND allocations.name = core_use.allocation WHERE core_use.owner = :owner AND (core_use.site, core_use.allocation) > (:site, :after) AND placements.started_us > 0 AND placements.started_us < :until AND (placements.ended_us = 0 OR placements.ended_us > :since) ORDER BY core_use.site, core_use.allocation LIMIT :limit;
 
 -- name: core_use_of
 -- What payloads used of some of a site's allocations.
