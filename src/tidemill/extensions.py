@@ -35,6 +35,7 @@ class Brings(NamedTuple):
 
 KNOWN: dict[str, Brings] = {
     "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
+    "gridftp": Brings(transfer=("ftp", "gsiftp")),
     "study": Brings(verbs=("report opportunity", "report accounting", "simulate")),
 }
 _FIELDS = {VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer"}

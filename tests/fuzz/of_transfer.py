@@ -25,7 +25,6 @@ from tidemill.site.link.transport import _reply_of
 from tidemill.transfer.allowed import check_endpoint, is_remote, permit
 from tidemill.transfer.contract import Direction, RemoteFile, TransferError, Watch
 from tidemill.transfer.file import is_location, local_path
-from tidemill.transfer.gridftp import GridFtpAdapter
 from tidemill.transfer.http import HttpAdapter
 from tidemill.transfer.s3 import S3Adapter
 from tidemill.transfer.xrootd import XrootdAdapter
@@ -41,7 +40,7 @@ ALL = [
     Endpoint(url="https://dav.example.org/exp/"),
     Endpoint(url="root://*.example.org//store/user", access="both"),
     Endpoint(url="s3://bucket/in/", access="both"),
-    Endpoint(url="gsiftp://[2001:db8::1]:2811/data", access="both"),
+    Endpoint(url="https://[2001:db8::1]:2811/data", access="both"),
 ]
 
 
@@ -103,21 +102,6 @@ def _dav(content: bytes) -> object:
         lambda: adapter.remove(place, _watch()), lambda: adapter.rename(place, place, _watch()),
         lambda: adapter.checksum(place, "adler32", _watch()),
         lambda: adapter.read(place, target, adapter.stat(place, _watch()), _watch(), {"adler32"}),
-    ):  # fmt: skip
-        try:
-            found.append(act())
-        except TransferError as error:
-            found.append(error.message[:10])
-    return found
-
-
-def _ftp(content: bytes) -> object:
-    """What a GridFTP server says on its control connection."""
-    place = _place("ftp", content, listens_first=False)
-    adapter, found = GridFtpAdapter(), []
-    for act in (
-        lambda: adapter.stat(place, _watch()), lambda: adapter.checksum(place, "adler32", _watch()),
-        lambda: adapter.rename(place, place, _watch()),
     ):  # fmt: skip
         try:
             found.append(act())
@@ -279,7 +263,6 @@ def _sync_answer(content: bytes) -> object:
 
 PARSERS = [
     Parser("http-answer", _dav),
-    Parser("ftp-answer", _ftp),
     Parser("s3-answer", _objects),
     Parser("smtp-answer", _smtp),
     Parser("xrootd-answer", _xrootd),

@@ -23,12 +23,13 @@ from tidemill.confidential import cut
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
 from tidemill.transfer.contract import Direction, NotPermittedError, RemoteFile, TransferError
+from tidemill.transfer.schemes import added, scheme_of
 
 PORTS = {
     "http": 80, "https": 443, "dav": 80, "davs": 443, "root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094,
-    "gsiftp": 2811, "ftp": 21, "s3": 0,
+    "s3": 0,
 }  # fmt: skip
-"""Schemes and their ports: RFC 9110, XRootD's (IANA 1094), GridFTP's (IANA 2811), RFC 959."""
+"""The core's schemes and their ports: RFC 9110, XRootD's (IANA 1094)."""
 
 LITERAL = ("root", "roots", "xroot", "xroots")
 """Names are taken as they stand, as xrdcp does; elsewhere they are percent-encoded."""
@@ -59,7 +60,8 @@ class _Parts(NamedTuple):
 
 def is_remote(url: str) -> bool:
     """Whether a URL names a file outside the site, whatever the site permits."""
-    return url.partition(":")[0].lower() in PORTS and "://" in url
+    scheme = url.partition(":")[0].lower()
+    return "://" in url and (scheme in PORTS or scheme in added())
 
 
 def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> RemoteFile:
@@ -185,10 +187,10 @@ def _read(url: str, direction: Direction) -> _Parts:
         raise refuse("the URL holds control characters or blanks at its ends")
     scheme, colon, rest = url.partition("://")
     scheme = scheme.lower()
-    if not colon or scheme not in PORTS:
+    if not colon or scheme not in (*PORTS, *added()):
         raise refuse(
             "this site has no transfer for it",
-            "supported: `file:`, " + ", ".join(f"`{each}:`" for each in PORTS),
+            "supported: `file:`, " + ", ".join(f"`{each}:`" for each in (*PORTS, *sorted(added()))),
         )
     host, port = _host(scheme, rest.partition("/")[0], refuse)
     if scheme in LITERAL:
@@ -206,6 +208,14 @@ def _read(url: str, direction: Direction) -> _Parts:
     elif scheme not in WEB and scheme != "s3":
         path, written = re.sub("//+", "/", path), re.sub("//+", "/", written)
     return _Parts(scheme, host, port, path, query, written)
+
+
+def _usual_port(scheme: str, refuse: _Refuse) -> int:
+    """The port of a scheme. Raises a permanent TransferError where its extension is missing."""
+    try:
+        return PORTS[scheme] if scheme in PORTS else scheme_of(scheme).port
+    except ConfigError as error:
+        raise refuse(error.message, error.hint) from error
 
 
 def _decoded(scheme: str, rest: str, refuse: _Refuse) -> tuple[str, str, str]:
@@ -246,7 +256,7 @@ def _host(scheme: str, text: str, refuse: _Refuse) -> tuple[str, int]:
     match = re.fullmatch(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?", text.lower())
     if match is None or not _HOST.fullmatch(match["host"]):
         raise refuse("that is not a host")
-    port = int(match["port"] or PORTS[scheme])
+    port = int(match["port"] or _usual_port(scheme, refuse))
     if not 0 < port < 65536:
         raise refuse("that is not a port")
     return match["host"].rstrip("."), port

@@ -39,10 +39,10 @@ from tidemill.transfer.contract import (
     Watch,
     of_os_error,
 )
-from tidemill.transfer.gridftp import GridFtpAdapter
 from tidemill.transfer.http import HttpAdapter
 from tidemill.transfer.patience import MovePatience
 from tidemill.transfer.s3 import S3Adapter
+from tidemill.transfer.schemes import scheme_of
 from tidemill.transfer.xrootd import XrootdAdapter
 
 T = TypeVar("T")
@@ -72,13 +72,17 @@ class Mover:
         self._patience = patience
         self._size_max = size_max
         self._s3 = S3Adapter()
-        http, xrootd, gridftp = HttpAdapter(self._endpoints), XrootdAdapter(), GridFtpAdapter()
+        http, xrootd = HttpAdapter(self._endpoints), XrootdAdapter()
         self._adapters: dict[str, Adapter] = {
             **dict.fromkeys(WEB, http),
             **dict.fromkeys(LITERAL, xrootd),
-            **dict.fromkeys(("gsiftp", "ftp"), gridftp),
             "s3": self._s3,
         }
+
+    def _adapter(self, scheme: str) -> Adapter:
+        """The adapter of a scheme that `permit` has let through."""
+        found = self._adapters.get(scheme)
+        return found or self._adapters.setdefault(scheme, scheme_of(scheme).adapter())
 
     def close(self) -> None:
         """Let go of connections that are kept."""
@@ -157,12 +161,12 @@ class Mover:
     def remove(self, url: str, watch: Watch) -> None:
         """Delete a remote file below an endpoint with `write = true`; fine if there is none. Raises TransferError."""
         place = permit(url, self._endpoints, Direction.OUT)
-        self._tried(place, Direction.OUT, watch, lambda _: self._adapters[place.scheme].remove(place, watch))
+        self._tried(place, Direction.OUT, watch, lambda _: self._adapter(place.scheme).remove(place, watch))
 
     # ---- in ----
 
     def _look(self, place: RemoteFile, watch: Watch) -> Stat:
-        stat = self._adapters[place.scheme].stat(place, watch)
+        stat = self._adapter(place.scheme).stat(place, watch)
         self._bound(place, stat.size_bytes)
         return stat
 
@@ -176,7 +180,7 @@ class Mover:
     ) -> Moved:
         """Make one try. `bounds`: files of earlier tries, and the byte limit where the server reports no size."""
         begun, bytes_max = bounds
-        adapter = self._adapters[place.scheme]
+        adapter = self._adapter(place.scheme)
         stat = self._look(place, watch)
         watch.size_bytes = stat.size_bytes
         stat = stat if stat.is_told else msgspec.structs.replace(stat, size_bytes=bytes_max)
@@ -233,7 +237,7 @@ class Mover:
     # ---- out ----
 
     def _put(self, source: Path, place: RemoteFile, watch: Watch, mine: _Sums, before: str | None) -> Moved:
-        adapter = self._adapters[place.scheme]
+        adapter = self._adapter(place.scheme)
         size = source.stat().st_size
         told = self._there(adapter, place, size, watch, (mine, before))
         if told is not None:
@@ -348,7 +352,7 @@ class Mover:
                 if is_full or not (error.transient or damaged) or number == self._patience.tries_max:
                     raise _classed(error, direction, number) from error
             finally:
-                self._adapters[place.scheme].rest()
+                self._adapter(place.scheme).rest()
             try:
                 watch.wait(pause_s)
             except TransferError as error:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.worlds.home.installed import add_extension, installed_only
 
-import tidemill
 from tidemill import extensions
 from tidemill.batch import kinds
 from tidemill.batch.local import LocalBatchSystem
@@ -63,25 +62,15 @@ KIND = BatchKind(toy, ("toysub",), ("toystat",), "toydel")
 
 
 @pytest.fixture
-def extension_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the only extension that is installed: `toy`, with a batch system."""
+def toy_installed(tmp_path: Path) -> Iterator[None]:
+    """The only extension that is installed is `toy`, with a batch system."""
     folder = tmp_path / "installed"
-    about = folder / f"tidemill_toy-{tidemill.__version__}.dist-info"
-    about.mkdir(parents=True)
-    (about / "entry_points.txt").write_text(f"[{extensions.BATCH}]\ntoy = toy_batch:KIND\n")
-    (folder / "toy_batch.py").write_text(TOY)
-    for found in (extensions.installed, kinds.kind_of):
-        found.cache_clear()
-    with monkeypatch.context() as only:
-        only.setattr(sys, "path", [str(folder)])
-        assert extensions.installed().keys() == {"toy"}  # and so it stays
-    monkeypatch.syspath_prepend(folder)
-    yield folder
-    for found in (extensions.installed, kinds.kind_of):
-        found.cache_clear()
+    add_extension(folder, "toy", f"[{extensions.BATCH}]\ntoy = toy_batch:KIND\n", toy_batch=TOY)
+    with installed_only(folder):
+        yield
 
 
-@pytest.mark.usefixtures("extension_folder")
+@pytest.mark.usefixtures("toy_installed")
 def test_a_batch_system_of_a_missing_extension_says_which_command_installs_it(tmp_path: Path) -> None:
     config = SiteConfig(name="a", server="unix:/nowhere", batch="gridengine")
     with pytest.raises(ConfigError, match="`gridengine` needs the extension `gridengine`") as caught:
@@ -90,7 +79,7 @@ def test_a_batch_system_of_a_missing_extension_says_which_command_installs_it(tm
     assert (caught.value.exit_code, caught.value.hint) == (2, hint)
 
 
-@pytest.mark.usefixtures("extension_folder")
+@pytest.mark.usefixtures("toy_installed")
 def test_a_login_node_whose_batch_system_needs_a_missing_extension_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +93,7 @@ def test_a_login_node_whose_batch_system_needs_a_missing_extension_says_so(
         find_batch(asked, tmp_path)
 
 
-@pytest.mark.usefixtures("extension_folder")
+@pytest.mark.usefixtures("toy_installed")
 def test_an_extension_adds_a_batch_system(tmp_path: Path) -> None:
     assert "toy" in kinds.names()
     assert isinstance(open_cluster("toy", tmp_path / "batch", Cluster()), LocalBatchSystem)

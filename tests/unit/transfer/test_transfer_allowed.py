@@ -8,18 +8,21 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.worlds.home.installed import add_extension, installed_only
 
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
+from tidemill.extensions import TRANSFER
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.allowed import PORTS, check_endpoint, is_remote, permit, redirected
 from tidemill.transfer.contract import Direction, TransferError
+from tidemill.transfer.mover import Mover
+from tidemill.transfer.patience import MovePatience
 
 DAV = Endpoint(url="https://dav.example.org/exp/", token_file=Path("/t"))
 OPEN = Endpoint(url="root://*.example.org//store/user", access="both")
 BUCKET = Endpoint(url="s3://bucket/in/", access="both")
-FTP = Endpoint(url="gsiftp://ftp.example.org/pnfs/")
-ALL = [DAV, OPEN, BUCKET, FTP]
+ALL = [DAV, OPEN, BUCKET]
 
 
 def allowed(url: str, direction: Direction = Direction.IN) -> bool:
@@ -43,7 +46,6 @@ def allowed(url: str, direction: Direction = Direction.IN) -> bool:
         "https://dav.example.org/exp///a?sign=1",
         "root://se1.example.org//store//user/x//y",
         "root://se1.example.org///store/user//x/",
-        "gsiftp://ftp.example.org//pnfs//exp/a",
     ],
 )
 def test_what_lies_below_an_endpoint_is_permitted(url: str) -> None:
@@ -66,7 +68,6 @@ def test_what_lies_below_an_endpoint_is_permitted(url: str) -> None:
         "https://dav.example.org/x//exp/a",
         "https://dav.example.org//exp//../a",
         "root://se1.example.org//store//user2/x",
-        "gsiftp://ftp.example.org//data//x",
         "https://dav.example.org/exp/a#b",
         "https://dav.example.org:8443/exp/a",  # another port
         "http://dav.example.org/exp/a",  # another scheme
@@ -98,7 +99,6 @@ def test_everything_else_is_refused_for_good(url: str) -> None:
     ("url", "path", "written"),
     [
         ("root://se1.example.org//store//user///x", "/store/user/x", "/store/user/x"),
-        ("gsiftp://ftp.example.org//pnfs//a%20b", "/pnfs/a b", "/pnfs/a%20b"),
         ("https://dav.example.org///exp//a%2Bb", "/exp//a+b", "/exp//a%2Bb"),
         ("https://dav.example.org/exp//a%2bb?s=1", "/exp//a+b", "/exp//a%2bb"),
         ("s3://bucket/in//a", "/in//a", "/in//a"),
@@ -181,3 +181,33 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
         permit("https://ada:Tr0ub4dor&3@dav.example.org/f", [], Direction.IN)
     assert "`https://ada:" in refused.value.message
     assert "Tr0ub4dor" not in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_a_scheme_of_a_missing_extension_says_which_command_installs_it(tmp_path: Path) -> None:
+    url, hint = "gsiftp://ftp.example.org/a", "install it: pip install 'tidemill[gridftp]'"
+    with installed_only(tmp_path):
+        assert is_remote(url)
+        with pytest.raises(TransferError, match="`gsiftp:` needs the extension `gridftp`") as refused:
+            permit(url, ALL, Direction.IN)
+        assert (refused.value.hint, refused.value.transient) == (hint, False)
+        with pytest.raises(ConfigError, match="`gsiftp:` needs the extension `gridftp`") as wrong:
+            check_endpoint(Endpoint(url=url))
+        assert (wrong.value.hint, wrong.value.exit_code) == (hint, 2)
+
+
+TOY = """
+from tidemill.transfer.schemes import TransferScheme
+class Toy: pass
+SCHEME = TransferScheme(Toy, 4242)
+"""
+
+
+def test_an_extension_adds_a_scheme(tmp_path: Path) -> None:
+    add_extension(tmp_path, "toy", f"[{TRANSFER}]\ntoy = toy_scheme:SCHEME\n", toy_scheme=TOY)
+    with installed_only(tmp_path):
+        toy = Endpoint(url="toy://h.example.org/a/")
+        check_endpoint(toy)
+        assert permit("toy://h.example.org//a//b", [toy], Direction.IN).port == 4242
+        mover = Mover([toy], MovePatience(), size_max=1)
+        assert type(mover._adapter("toy")).__name__ == "Toy"
+        assert mover._adapter("toy") is mover._adapter("toy")

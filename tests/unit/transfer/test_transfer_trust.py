@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import socketserver
 import ssl
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.transfer.http_origin import origin, served
+from tests.unit.transfer.http_origin import origin
 
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
@@ -96,42 +92,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-class _Gsi(socketserver.StreamRequestHandler):
-    """The beginning of a GridFTP session: a TLS handshake in ADAT commands."""
-
-    timeout = 20
-
-    def handle(self) -> None:
-        server: Any = self.server
-        come, go = ssl.MemoryBIO(), ssl.MemoryBIO()
-        secure = server.tls.wrap_bio(come, go, server_side=True)
-        self.wfile.write(b"220 ready\r\n")
-        while line := self.rfile.readline(65536):
-            verb, _, rest = line.strip().partition(b" ")
-            if verb == b"AUTH":
-                self.wfile.write(b"334 go on\r\n")
-                continue
-            come.write(base64.b64decode(rest))
-            with contextlib.suppress(ssl.SSLWantReadError):
-                secure.do_handshake()
-            self.wfile.write(b"335 ADAT=" + base64.b64encode(go.read()) + b"\r\n")
-
-
-class _GsiServer(socketserver.ThreadingTCPServer):
-    daemon_threads = False  # closing waits for them
-    allow_reuse_address = True
-    tls: ssl.SSLContext
-
-    def handle_error(self, *_: object) -> None:
-        """Ignore clients that have left."""
-
-
-@pytest.fixture
-def gsi() -> Iterator[_GsiServer]:
-    with served(_GsiServer(("127.0.0.1", 0), _Gsi)) as server:
-        yield server
-
-
 def refusal(endpoint: Endpoint, folder: Path) -> TransferError:
     mover = Mover([endpoint], MovePatience(tries_max=1, stall_s=10), size_max=1 << 30)
     with pytest.raises(TransferError) as error:
@@ -155,15 +115,6 @@ def test_a_certificate_of_an_https_server_that_does_not_hold_is_told_by_its_reas
 ) -> None:
     with origin(certificates.context(case)) as server:
         check(refusal(Endpoint(url=server.base + "/", ca=certificates.trusted(case)), tmp_path), case)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_certificate_of_a_gridftp_server_that_does_not_hold_is_told_by_its_reason(
-    certificates: Certificates, gsi: _GsiServer, tmp_path: Path, case: str
-) -> None:
-    gsi.tls = certificates.context(case)
-    url = f"gsiftp://localhost:{gsi.server_address[1]}/"
-    check(refusal(Endpoint(url=url, ca=certificates.trusted(case)), tmp_path), case)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.config.transfer import Endpoint
 
-PROGRAMS = {
-    "root": (("xrdcp", "xrdfs"), "xrootd-client"),
-    "gsiftp": (("globus-url-copy",), "globus-gass-copy-progs"),
-    "ftp": (("globus-url-copy",), "globus-gass-copy-progs"),
-}
+XROOTD = (("xrdcp", "xrdfs"), "xrootd-client")
 
 
 def examine_endpoints(read: SiteConfig) -> Iterator[Finding]:
@@ -49,6 +45,16 @@ def examine_broker(read: SiteConfig) -> Iterator[Finding]:
         yield Finding("server", "ok", f"by messages, as `{broker.user}` at {broker.address}")
 
 
+def _client(scheme: str) -> tuple[tuple[str, ...], str]:
+    """The programs that move files of a scheme, and Debian's package with them."""
+    from tidemill.transfer.schemes import added, scheme_of
+
+    if scheme in added():
+        found = scheme_of(scheme)
+        return found.programs, found.package
+    return XROOTD if scheme == "root" else ((), "")
+
+
 def _examine(endpoint: Endpoint) -> Finding:
     from tidemill.transfer.allowed import check_endpoint, permit
     from tidemill.transfer.contract import Direction
@@ -57,7 +63,7 @@ def _examine(endpoint: Endpoint) -> Finding:
     check_endpoint(endpoint)
     ways = {"read": "read", "write": "written", "both": "read and written"}[endpoint.access]
     scheme = endpoint.url.partition("://")[0].lower().removeprefix("x").removesuffix("s")
-    programs, package = PROGRAMS.get(scheme, ((), ""))
+    programs, package = _client(scheme)
     missing = [each for each in programs if shutil.which(each) is None]
     if missing:
         return Finding(

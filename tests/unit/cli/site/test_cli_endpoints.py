@@ -140,9 +140,9 @@ def test_a_token_file_that_has_ended_is_no_credential(tmp_path: Path) -> None:
 
 def test_a_missing_client_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    config = SiteConfig(name="s", server="unix:/x", endpoints=[Endpoint(url="gsiftp://h.example.org/d/")])
+    config = SiteConfig(name="s", server="unix:/x", endpoints=[Endpoint(url="root://h.example.org//d/")])
     (found,) = examine_endpoints(config)
-    assert (found.state, "globus-gass-copy-progs" in found.hint) == ("fail", True)
+    assert (found.state, "xrootd-client" in found.hint) == ("fail", True)
 
 
 def test_a_server_that_is_reached_by_messages_wants_a_certificate_whose_key_fits(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> SiteConfig:
         mask=[tmp_path / "more"],
         endpoints=[
             Endpoint(url="https://dav.example.org/exp/", token_file=KEYS / "dav.token", ca=KEYS / "ca.pem"),
-            Endpoint(url="gsiftp://ftp.example.org/exp/", certificate=KEYS / "proxy.pem"),
+            Endpoint(url="https://proxied.example.org/exp/", certificate=KEYS / "proxy.pem"),
             Endpoint(
                 url="davs://x.example.org/exp/", certificate=KEYS / "robot.pem", key=KEYS / "robot.key"
             ),

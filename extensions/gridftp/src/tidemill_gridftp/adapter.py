@@ -24,7 +24,7 @@ from tidemill.transfer import program
 from tidemill.transfer.checksum import Growing, joined_adler32
 from tidemill.transfer.contract import DIRECTORIES_MAX, RemoteFile, Stat, TransferError, Watch
 from tidemill.transfer.credentials import REFUSED, check_expiry, credential_error, environment
-from tidemill.transfer.gsi import WAIT_S, Control
+from tidemill_gridftp.gsi import WAIT_S, Control
 
 PACKAGE = "of the Grid Community Toolkit, in Debian `globus-gass-copy-progs`"
 RESTARTS = ["-rst", "-rst-retries", "4", "-rst-interval", "2", "-rst-timeout", "60"]
