@@ -327,17 +327,13 @@ def _may_submit(args: Namespace, read: SiteConfig) -> bool:
 
 def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: float) -> NodeFacts:
     """Run a probe of this site and print its progress. Raises SiteError (too late is one), KeyboardInterrupt."""
-    import msgspec
-
     from tidemill.batch.open import open_batch, site_key
     from tidemill.site.setup.advice import advise
     from tidemill.site.setup.probe import Probe, run_probe
 
-    # A probe queues like any user's job: as a guest behind all others it might wait forever.
-    hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))
     comment = f"tidemill {site_key(directory)} site={config.name} contact={config.contact}"
     try:
-        probe = Probe(open_batch(hasty, directory), directory, config=config, binary=binary, comment=comment)
+        probe = Probe(open_batch(config, directory), directory, config=config, binary=binary, comment=comment)
         facts = run_probe(probe, wait_s=wait_s, tell=lambda news: say_lines(wrapped("", news)))
     except SiteError as error:
         raise SiteError(

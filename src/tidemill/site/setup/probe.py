@@ -254,6 +254,7 @@ class Probe:
                 walltime_s=WALLTIME_S,
                 start_by_s=clock.now_us() / 1e6 + wait_s,
                 comment=self._comment,
+                polite=False,  # as a guest behind all others it might wait for ever
             )
         )
 
