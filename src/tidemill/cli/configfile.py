@@ -156,7 +156,7 @@ def _parsed(text: str, source: Path) -> dict[str, Any]:
     try:
         return config.parse_toml(text)
     except UNDECODABLE as error:
-        raise config.not_toml(error, text, source) from error
+        raise config.not_toml(error, source) from error
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:

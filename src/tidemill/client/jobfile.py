@@ -87,12 +87,11 @@ def load_job_file(path: Path) -> JobFile:
             raise ConfigError(
                 f"{path}: {len(content)} bytes, the limit is {FILE_BYTES_MAX}", hint="use `repeat`"
             )
-        text = content.decode(errors="replace")
         data = config.parse_toml(content.decode())
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except UNDECODABLE as error:
-        raise config.not_toml(error, text, path) from error
+        raise config.not_toml(error, path) from error
     for key in data:
         if key not in _TOP:
             raise ConfigError(f"{path}: unknown key `{key}`", hint=did_you_mean(key, _TOP))

@@ -8,8 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from tidemill.config import CREDENTIALS
-from tidemill.config.keys import addresses, doc
+from tidemill.config.keys import CREDENTIALS, addresses, doc
 
 SERVER_USER = "tidemill-server"
 ROLES = ("submitter", "site", "operator")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.config.keys import Size, doc
+from tidemill.config.keys import Size, doc, name_of
 
 _UPSTREAM = re.compile(r"roots?://[A-Za-z0-9.\[\]:_-]+")
 _SCHEME = "roots?|xroots?|https?|davs?"
@@ -24,7 +24,7 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     name: Annotated[
         str,
-        msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$"),
+        name_of(61, "._-"),
         doc("Name of the cache in reports, metrics and messages"),
     ]
     url: Annotated[

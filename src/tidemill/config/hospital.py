@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tidemill.config import CREDENTIALS
-from tidemill.config.keys import Duration, Place, doc, path_in
+from tidemill.config.keys import CREDENTIALS, Duration, Place, doc, name_of, path_in
 
 WARDS_MAX = 20
 SOURCES_MAX = 50
@@ -44,7 +43,7 @@ class Ward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     name: Annotated[
         str,
-        msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$"),
+        name_of(100, "._+-"),
         doc("Name: letters, digits and `._+-`"),
     ]
     waited_s: Annotated[

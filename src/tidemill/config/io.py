@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import doc
+from tidemill.config.keys import doc, name_of
 
 
 class Io(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -14,7 +14,7 @@ class Io(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: Annotated[
         str,
-        msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$"),
+        name_of(31, "_-"),
         doc("Name of the area, for `start_ops` and `start_bytes` of applications, metrics and messages"),
     ]
     prefixes: Annotated[

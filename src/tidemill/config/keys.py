@@ -8,6 +8,16 @@ from typing import Annotated
 
 import msgspec
 
+CREDENTIALS = {
+    "certificate": "Certificate to show (PEM, with its intermediate CAs), or a proxy with its key",
+    "key": "Key of the certificate (PEM, mode 0600); none = in the same file",
+    "ca": "CAs that the other side's certificate must be from: a PEM file, or a directory by hash as X509_CERT_DIR; "
+    "none = the system's",
+    "token_file": "File (mode 0600) with a bearer token that something else renews, as htgettoken does",
+    "secret_file": "File (mode 0600) with a secret that both sides know",
+}
+"""Keys that mean the same in every table (recognised by the last part of their name), and what they mean."""
+
 Duration = Annotated[float, msgspec.Meta(extra={"kind": "duration", "unit": "s"})]
 """Seconds, as a number or a text: `90`, `90m`, `HH:MM:SS`, `D-HH:MM:SS`."""
 
@@ -44,6 +54,18 @@ TokenFile = Annotated[Path, msgspec.Meta(extra={"kind": "token"})]
 def addresses(text: str) -> list[str]:
     """Each address of a text with commas, in its order; the text itself if there is none."""
     return [each.strip() for each in text.split(",") if each.strip()] or [text]
+
+
+def name_of(characters_max: int, signs: str, *, letters: str = "A-Za-z") -> msgspec.Meta:
+    """What a name may be, as annotation of a field: letters, digits and some signs, the first one no sign."""
+    kind = "letters" if letters == "A-Za-z" else "small letters"
+    return msgspec.Meta(
+        pattern=f"^[{letters}0-9][{letters}0-9{signs}]{{0,{characters_max - 1}}}$",
+        extra={
+            "expected": f"a name of at most {characters_max} characters: {kind}, digits and `{signs}`, the first one a "
+            "letter or digit"
+        },
+    )
 
 
 def doc(text: str) -> msgspec.Meta:

@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.config import CREDENTIALS
-from tidemill.config.addressee import NAME_PATTERN, Occasion, parse_target, shown
-from tidemill.config.keys import doc
+from tidemill.config.addressee import Occasion, parse_target, shown
+from tidemill.config.keys import CREDENTIALS, doc, name_of
 from tidemill.config.outlets import FORMS, PLAIN, SmtpServer, parse_server
 
 _HOST = re.compile(r"[A-Za-z0-9.*?-]+")
-Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+Name = Annotated[str, name_of(100, "._+-")]
 
 
 class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

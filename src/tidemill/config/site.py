@@ -11,7 +11,7 @@ from tidemill.config.amqp import refuse_password
 from tidemill.config.caching import Replicas, SiteCache
 from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
-from tidemill.config.keys import Addresses, Duration, Size, addresses, doc
+from tidemill.config.keys import Addresses, Duration, Size, addresses, doc, name_of
 from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
@@ -185,7 +185,7 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A site: `SITE/site.toml`."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$"), doc("Name of the site")]
+    name: Annotated[str, name_of(31, "_.-"), doc("Name of the site")]
     server: Annotated[
         Addresses,
         doc(

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
-from tidemill.config import CREDENTIALS
-from tidemill.config.keys import Place, doc
+from tidemill.config.keys import CREDENTIALS, Place, doc, name_of
 
 RoleName = Literal["submitter", "site", "operator"]
 MEMBER_NAME_MAX = 100  #: characters of the name of a person or site
@@ -49,7 +48,7 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name: Annotated[
         str,
-        msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,39}$"),
+        name_of(40, ".-", letters="a-z"),
         doc("Short name: who comes with a token of subject SUB is `SUB@NAME` here"),
     ]
     issuer: Annotated[str, doc("The claim `iss`, exactly; https, except on loopback")]

@@ -80,30 +80,19 @@ def test_a_table_or_text_in_place_of_a_list_is_answered_with_what_to_write(text:
 
 
 @pytest.mark.parametrize(
-    ("text", "hint"),
+    ("text", "line"),
     [
-        (
-            "[harvest]\nnodes_max = 2\n[harvest]\nnodes_max = 4",
-            "line 3 has `[harvest]` already: write the keys there",
-        ),
-        ("[harvest]\nnodes_max = 2\nnodes_max = 4", "line 4 sets `nodes_max` already: keep one of the two"),
-        (
-            '[[io]]\nname = "a"\n[[io]]\nname = "b"\nname = "c"\n',
-            "line 6 sets `name` already: keep one of the two",
-        ),
-        (
-            "[harvest]\nnodes_max = 3\n[harvest.nodes_max]\nx = 2",
-            "a line above has the same key or table: keep one of the two",
-        ),
-        ("name =", None),
+        ("[harvest]\nwidth = 2\n[harvest]\nwidth = 4", 5),
+        ("[harvest]\nwidth = 2\nwidth = 4", 5),
+        ('[[io]]\nname = "a"\n[[io]]\nname = "b"\nname = "c"', 7),
+        ("[harvest]\nwidth = 3\n[harvest.width]\nx = 2", 5),
     ],
 )
-def test_a_key_or_table_that_a_file_has_twice_names_the_line_of_the_first(
-    text: str, hint: str | None
-) -> None:
-    error = refusal(BASE + text)
+def test_a_key_or_table_that_a_file_has_twice_names_the_line_of_the_second(text: str, line: int) -> None:
+    error = refusal(f"{BASE}{text}\n")
     assert "is not TOML" in error.message
-    assert error.hint == hint
+    assert f"(at line {line}, " in error.message
+    assert error.hint == "a line above has the same key or table: keep one of the two"
 
 
 def test_a_value_that_is_none_of_those_offered_is_told_once() -> None:
@@ -127,7 +116,16 @@ def test_wrong_type_names_key_found_and_expected() -> None:
 
 
 def test_value_out_of_limits_names_the_limit() -> None:
-    assert "`nodes_max`: expected `int` >= 1" in refusal(BASE + "nodes_max = 0").message
+    assert refusal(BASE + "nodes_max = 0").message.endswith(
+        "`nodes_max` is `0`, expected integer, at least 1, at most 100,000"
+    )
+    assert "expected a duration (seconds, or a text such as `90m` or `HH:MM:SS`), at least 10" in (
+        refusal(BASE + "walltime_s = 3").message
+    )
+    issuer = '[[tokens.issuers]]\nname = "a"\nissuer = "https://a.example.org"\naudience = []'
+    assert refusal(issuer, ServerConfig).message.endswith(
+        "is a list, expected list of text, of length 1 or more"
+    )
 
 
 def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
@@ -142,7 +140,7 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
         f"{SOURCE}: 6 errors",
         "unknown key `waltime_s` (did you mean `walltime_s`?)",
         "unknown key `spill_dir` (docs/configuration.md lists the keys of this file)",
-        '`nodes_max` is the text "many", expected integer',
+        '`nodes_max` is the text "many", expected integer, at least 1, at most 100,000',
         '`harvest.policy` is the text "yeild", expected one of `capped`, `demand`, `preempt`, `windows`, `yield` '
         "(did you mean `yield`?)",
         f"key `accounts[0].node_hours` is missing (number: {node_hours})",
@@ -152,7 +150,7 @@ def test_everything_that_is_wrong_in_a_file_is_told_at_once() -> None:
     limit = refusal(BASE + "nodes_max = 0\nwaltime_s = 3")
     assert limit.message.split("\n")[1:] == [
         "unknown key `waltime_s` (did you mean `walltime_s`?)",
-        "`nodes_max`: expected `int` >= 1",
+        "`nodes_max` is `0`, expected integer, at least 1, at most 100,000",
     ]
     many = refusal(BASE + "".join(f"xxx{k} = 1\n" for k in range(30)))
     assert (many.message.count("\n"), many.message.endswith("\nand 10 more")) == (21, True)
@@ -174,11 +172,11 @@ def test_a_wrong_name_is_refused_in_words_and_not_by_a_regular_expression() -> N
     names = (
         (
             'name = "a b"\nserver = "x"',
-            "`name`: expected a name of at most 31 characters: letters, digits and `_.-`",
+            '`name` is the text "a b", expected a name of at most 31 characters: letters, digits and `_.-`',
         ),
         (
             BASE + '[[caches]]\nname = "-"\nurl = "root://h:1"',
-            "`caches[0].name`: expected a name of at most 61",
+            '`caches[0].name` is the text "-", expected a name of at most 61',
         ),
         (BASE + '[[io]]\nname = "."\nprefixes = ["/a"]', "expected a name of at most 31 characters"),
     )
@@ -186,6 +184,27 @@ def test_a_wrong_name_is_refused_in_words_and_not_by_a_regular_expression() -> N
         message = refusal(text).message
         assert why in message
         assert "regex" not in message
+
+
+def test_the_element_of_a_list_that_is_wrong_is_named() -> None:
+    assert "`data_roots[1]` is `3`, expected path" in refusal(BASE + 'data_roots = ["/a", 3]').message
+    rule = '[[notify.rules]]\nto = "mail:a@example.org"\nwhen = ["done", "failed"]'
+    assert "`notify.rules[0].when[0]` is " in refusal(rule, ServerConfig).message
+    names = '[[downtimes.sources]]\nfrom = "a.ics"\nnames = { a = "b", c = 4 }'
+    assert "`downtimes.sources[0].names.c` is `4`, expected text" in refusal(names, ServerConfig).message
+    assert "`accounts[0]` is `3`, expected a table" in refusal(BASE + "accounts = [3]").message
+    assert "`containers.podman` is `1`, expected a table" in refusal(BASE + "containers.podman = 1").message
+
+
+def test_a_path_is_refused_that_no_file_can_have() -> None:
+    assert "`output_dir`: a path cannot hold a NUL" in refusal(BASE + 'output_dir = "a\\u0000b"').message
+    assert "`output_dir`: " in refusal(BASE + 'output_dir = "~no-such-user-here/x"').message
+
+
+def test_what_is_wrong_in_a_table_is_told_beside_what_is_wrong_elsewhere() -> None:
+    message = refusal(BASE + 'nodes_max = 0\n[containers.podman]\ncommand = ["podman"]\n').message
+    assert message.startswith(f"{SOURCE}: 2 errors\n`nodes_max` is `0`, ")
+    assert "`containers.podman`: `command` is `podman`" in message
 
 
 def test_missing_key_tells_what_it_is_for() -> None:
