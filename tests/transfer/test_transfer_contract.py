@@ -204,13 +204,6 @@ def test_a_full_disk_of_the_site_is_named(server: Server, tmp_path: Path) -> Non
         assert not (full / "in").exists()
 
 
-def test_several_connections_bring_the_same_bytes(server: Server, tmp_path: Path) -> None:
-    moved = get(server.mover(streams=4), server.make("in", CONTENT), tmp_path / "in")
-    assert moved.sha256 == DIGEST
-    put(server.mover(streams=4), tmp_path / "in", server.address("parallel"))
-    assert server.content("parallel") == CONTENT
-
-
 # ---- out ----------------------------------------------------------------------------------------------------------
 
 
