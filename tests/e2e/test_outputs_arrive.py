@@ -26,7 +26,7 @@ echo "more of $1" > more.txt
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[World]:
-    with world(nodes=2, cores=4, extra="outputs_every_s = 0.5") as it:
+    with world(nodes=2, cores=4, timing={"site": {"OUTPUTS_EVERY_S": 0.5}}) as it:
         yield it
 
 

@@ -252,14 +252,6 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Path | None,
         doc("Where outputs go that name no place, apart for each owner; none = `out` in the site directory"),
     ] = None
-    outputs_every_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=0, le=3600),
-        doc(
-            "How long the files of finished events wait, while their job runs, until they are put in their place, "
-            "some at a time; longer where a job has more than 10,000 files. 0 = all come when the job ends"
-        ),
-    ] = 30.0
     allow_adhoc: Annotated[bool, doc("May submitters run commands that no application file approves?")] = (
         False
     )

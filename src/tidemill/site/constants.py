@@ -38,6 +38,10 @@ SPECS_BYTES_MAX = 1_000_000_000
 SYNC_REPLY_BYTES_MAX = 32_000_000
 """Bytes of one answer of the server, at most: an honest one is cut into smaller answers."""
 
+OUTPUTS_EVERY_S = 30.0
+"""The files of finished events wait this long, while their job runs, until they are put in their place, some at a
+time; longer where a job has more than 10,000 files. A job whose files come all at its end says `deliver`."""
+
 DOUBT_S = 300.0
 """The site stops if replies cannot be believed for this time: it cannot yield nodes to jobs that are not
 shown."""

@@ -114,7 +114,7 @@ class Arrivals:
 
     def __init__(self, site: ServedSite, preparer: Preparer, deliverer: Deliverer) -> None:
         self._log = site.log
-        self._every_s = site.config.outputs_every_s
+        self._every_s = constants.OUTPUTS_EVERY_S
         self._bytes_max = constants.DELIVERY_BYTES_MAX
         self._executor = site.pools.deliveries
         self._preparer = preparer
@@ -187,7 +187,7 @@ class Arrivals:
 
     def _note(self, job_id: int, *, at_once: bool = False) -> None:
         job = self._log.pool.state.jobs.get(job_id)
-        if not self._every_s or job_id in self._waiting or job_id in self._late or job is None:
+        if job_id in self._waiting or job_id in self._late or job is None:
             return
         if job.spec.events > 1 and job_id < s.STEP_BASE and self._outputs(job) != []:
             first_s = self._every_s / FIRST  # nodes keep results for some seconds before they are known here
