@@ -56,7 +56,7 @@ ORDER := \
   test-local:12 test-slurm:5 test-ordinary:4 test-attack:12 test-pbs:9 test-sge:4 test-browser:10 test-postgresql:12 test-transfer:8 \
   test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-images:10 test-containers:8 test-benches:12 test-fault:24
 
-.PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist bundle container clean
+.PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist release bundle container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -194,6 +194,12 @@ dist: setup ## all distributions in dist/ with their software bills of materials
 	cd ../..
 	for package in tidemill $(EXTENSIONS:%=tidemill-%); do .uv/venv/bin/uv build --quiet --package $$package --out-dir dist; done
 	.venv/bin/python scripts/check_dist.py dist
+
+release: ## all distributions of what is committed, installed in a clean environment that runs the quick start
+	@scripts/release.sh check
+	@$(MAKE) dist
+	@scripts/release.sh check
+	@scripts/release.sh try dist
 
 bundle: dist ## as root on Debian: one file that installs Tidemill without a network, for x86_64 and aarch64
 	@scripts/aarch64.sh dist
