@@ -28,7 +28,7 @@ from tidemill.model.job import Input, JobSpec, Output, Resources
 from tidemill.model.legal import row_fault, spec_fault
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
-from tidemill.server.database.rows import PARTIAL
+from tidemill.server.database.rows import PARTIAL, SETTLED
 from tidemill.server.database.store import Store, row
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ForbiddenError, MissingError, RequestError, WrongEdgeError
@@ -529,3 +529,14 @@ def test_a_wrong_change_of_state_is_a_bug_that_undoes_its_request_only(world: Wo
     with pytest.raises(WrongEdgeError, match="WAITING -> PARTIAL"):
         world.dispatcher.writer.write(accept)
     assert len(leases(Site(world).sync())) == 1
+
+
+def test_an_active_lease_of_a_completed_job_is_settled(world: World) -> None:
+    world.submit(JobSpec(app="sim"))
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    site.sync(done(lease))
+    (stored,) = world.reader.rows("leases_of_jobs", ids=[lease.job])
+    assert (stored.state, stored.ended_us) == (SETTLED, world.job(lease.job).row.ended_us)
+    assert world.reader.rows("sites_of_jobs", ids=[lease.job]), "the row itself is not written again"
+    assert [each.state for each in world.job(lease.job).attempts] == ["SETTLED"]

@@ -222,14 +222,11 @@ def _conclude(work: UnitOfWork, job: StoredJob) -> None:
 def complete(work: UnitOfWork, job: StoredJob, lease: StoredLease) -> None:
     """The only event of a job is done, and it keeps no outputs: by far the most frequent end. The long way, by `settle`
     and `finish`, comes to the same."""
-    job.n_done, job.done, job.n_leased, job.leased, job.refusals = 1, "0", 0, "", 0
     work.enter(job, COMPLETED)
-    job.ended_us, job.reason = work.now_us, ""
-    job.ready = job.told = 0
+    work.singles.complete(job, lease, work.now_us)
     if job.ward:
         records.ended(work, job)
     _forget(work, job)
-    work.completed(job, lease)
     work.ended.append(job.id)
 
 

@@ -42,7 +42,6 @@ YOUNG_WINDOW = 256  #: jobs that it reads of each priority but the first
 LIMITED_AHEAD_S = 120.0
 """A site has as much of a job with `at_once` as it can do in this time: that of several syncs."""
 
-_ONE = [(0, 1)]
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -244,7 +243,7 @@ def _candidates(work: UnitOfWork, site: Site, queue: _Queue, jobs: list[StoredJo
             estimate = spec.resources.event_s
             seconds = matching.event_s(site, kind, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
-        free = _ONE if job.events == 1 and not work.parsed(job) else work.free(job)  # one event: it is ready
+        free = work.free(job)
         if (
             free
             and not gate.is_open
@@ -406,13 +405,7 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         job.told = site.id
         job.attempts += 1
         work.sums[each.campaign].core_s += each.core_s
-        if job.events == 1 and not work.parsed(job):
-            job.n_leased, job.leased = 1, "0"
-            if job.attempts == 1:
-                work.leased_first(job, lease)
-            else:
-                work.touch(job)
-        else:
+        if not work.singles.lease(job, lease):
             work.sets(job).leased.add(each.first, each.first + each.count)
             work.touch(job)
         ends[job.id] = None

@@ -154,12 +154,7 @@ def _believable(
 
 
 def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
-    if (
-        job.events == 1
-        and job.n_leased == 1
-        and lease.state == ACTIVE
-        and not (job.ends or report.outputs or work.parsed(job))
-    ):
+    if not report.outputs and work.singles.may_complete(job, lease):
         _use(work, site, job, lease, report)
         work.sums[work.campaign_of(job)].core_s -= lease.event_s * lease.cores
         ending.complete(work, job, lease)

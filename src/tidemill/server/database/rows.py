@@ -10,6 +10,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Width
 from tidemill.model.state import JOB_TRANSITIONS, LEASE_TRANSITIONS, JobState, LeaseState
 from tidemill.server.database.queries import Selected
+from tidemill.server.errors import WrongEdgeError
 from tidemill.wire.api import AppOffer, Capacity, PayloadUsage
 
 JOB_STATES = (
@@ -137,6 +138,15 @@ class StoredLease(msgspec.Struct, gc=False):
     def end(self) -> int:
         """The event after the last."""
         return self.first + self.count
+
+
+def enter_lease(lease: StoredLease, state: int) -> None:
+    """The only place where a lease changes its state: an edge that is in no table is a bug."""
+    if state != lease.state and (lease.state, state) not in LEASE_EDGES:
+        raise WrongEdgeError(
+            f"lease {lease.lease} of job {lease.job}: {LEASE_STATES[lease.state]} -> {LEASE_STATES[state]}"
+        )
+    lease.state = state
 
 
 class JobKind(msgspec.Struct, frozen=True):
@@ -433,16 +443,17 @@ def clean(text: str, limit: int = REASON_MAX) -> str:
     return text[:limit].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-_IS_SETTLED = "leases.state = 0 AND jobs.state = 2"
-"""An ACTIVE lease of a COMPLETED job is settled: what `SingleEvents.complete` leaves out to write one row less."""
+IS_SETTLED = "leases.state = 0 AND jobs.state = 2"
+"""An ACTIVE lease of a COMPLETED job is settled: `SingleEvents.complete` leaves that out to write one row less. Who
+reads a lease gets it from here."""
 
 SELECTED = {
     selected.record.__name__: selected
     for selected in (
         Selected(StoredJob),
         Selected(StoredLease, "leases", {
-            "state": f"CASE WHEN {_IS_SETTLED} THEN 1 ELSE leases.state END",
-            "ended_us": f"CASE WHEN {_IS_SETTLED} THEN jobs.ended_us ELSE leases.ended_us END",
+            "state": f"CASE WHEN {IS_SETTLED} THEN 1 ELSE leases.state END",
+            "ended_us": f"CASE WHEN {IS_SETTLED} THEN jobs.ended_us ELSE leases.ended_us END",
         }),
         Selected(StoredKind), Selected(StoredSite), Selected(StoredCampaign), Selected(ArchivedCampaign),
         Selected(StoredFailure), Selected(StoredOutput), Selected(StoredAllocation),

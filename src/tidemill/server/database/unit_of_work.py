@@ -22,16 +22,15 @@ from tidemill.server.database.rows import (
     COMPLETED,
     JOB_EDGES,
     JOB_STATES,
-    LEASE_EDGES,
-    LEASE_STATES,
     RUNNING,
-    SETTLED,
     USAGE_SUM_MAX,
     Sets,
     Site,
     StoredJob,
     StoredLease,
+    enter_lease,
 )
+from tidemill.server.database.single_events import SingleEvents
 from tidemill.server.database.store import Session, value
 from tidemill.server.database.writer_memory import WriterMemory
 from tidemill.server.errors import WrongEdgeError
@@ -44,7 +43,6 @@ SPECS_CACHED_MAX = 20_000
 _ENCODER = msgspec.json.Encoder()
 COMPLAINTS_MAX = 20  #: lines of the log about the reports of one sync; the others are counted
 _LOG = log.Log("server")
-HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site has them; about 1 KB each
 _UPDATED = attrgetter(
     "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
     "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering",
@@ -53,8 +51,6 @@ _UPDATED = attrgetter(
 )  # fmt: skip
 _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_us", "cores", "event_s")
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
-_LEASED_FIRST = attrgetter("id", "site", "home", "place", "started_us")
-_COMPLETED = attrgetter("id", "ended_us", "usage")
 _COUNTED = attrgetter("kind", "state", "site", "n_done", "n_failed", "n_canceled")
 
 
@@ -94,8 +90,7 @@ class UnitOfWork:
         self._new_leases: list[StoredLease] = []
         self._changed_leases: dict[tuple[int, int], StoredLease] = {}
         self.touched: dict[int, None] = {}
-        self._first: list[tuple[StoredJob, StoredLease]] = []
-        self._completed: list[StoredJob] = []
+        self.singles = SingleEvents(memory, self._sets, self.touched)
         self.complaints = 0  #: about reports, in this transaction
         self.ended: list[int] = []
         self.given_back: set[int] = (
@@ -121,7 +116,7 @@ class UnitOfWork:
         missing = []
         for each in dict.fromkeys(ids):
             if each not in self.jobs:
-                held = self.memory.held.pop(each, None)
+                held = self.singles.take_held(each)
                 if held is None:
                     missing.append(each)
                     continue
@@ -141,7 +136,7 @@ class UnitOfWork:
             job = self.jobs.get(each.id)
             if job is None:
                 job = self.jobs[each.id] = each
-                self.memory.held.pop(job.id, None)
+                self.singles.forget(job.id)
                 self._before[job.id] = _COUNTED(job)
             found.append(job)
         return found
@@ -167,7 +162,11 @@ class UnitOfWork:
         return found
 
     def free(self, job: StoredJob) -> list[tuple[int, int]]:
-        """The intervals of a job that may be leased. Keeps no sets: of thousands of jobs few are leased in the end."""
+        """The intervals of a job that may be leased, which is ready. Keeps no sets: of thousands of jobs few are leased
+        in the end."""
+        one = self.singles.free(job)
+        if one is not None:
+            return one
         sets = self._sets.get(job.id)
         if sets is None:
             if not (job.n_done or job.n_failed or job.n_leased or job.n_canceled):
@@ -233,17 +232,6 @@ class UnitOfWork:
         job.kind, job.spec = kind, spec
         self.touch(job)
 
-    def leased_first(self, job: StoredJob, lease: StoredLease) -> None:
-        """A job of one event has got its first lease; nothing else of it has changed."""
-        self._first.append((job, lease))
-
-    def completed(self, job: StoredJob, lease: StoredLease) -> None:
-        """The event of a job of one event is done, and with it the job. The lease's row stays as it is: an ACTIVE
-        lease of a COMPLETED job is settled (`leases_of_jobs`)."""
-        _enter_lease(lease, SETTLED)
-        lease.ended_us = self.now_us
-        self._completed.append(job)
-
     def lease(self, lease: StoredLease) -> None:
         """A new lease."""
         self.leases[lease.job][lease.lease] = lease
@@ -251,7 +239,7 @@ class UnitOfWork:
 
     def end_lease(self, lease: StoredLease, state: int, reason: str = "") -> None:
         """A lease has another state."""
-        _enter_lease(lease, state)
+        enter_lease(lease, state)
         lease.reason = reason
         lease.ended_us = None if state == ACTIVE else self.now_us
         self._changed_leases[(lease.job, lease.lease)] = lease
@@ -324,9 +312,11 @@ class UnitOfWork:
             if kept is not None:
                 self.memory.parsed.write(job, kept)
             self._account(job)
-        self._flush_completed()
+        self._account_completed()
+        self.singles.write_completed(self.session)
         many("update_jobs", [_UPDATED(job) for job in touched])
-        self._flush_first()
+        self._account_leased()
+        self.singles.write_leased(self.session)
         many("insert_leases", [_LEASED(lease) for lease in self._new_leases])
         for key, lease in self._changed_leases.items():
             if key in self._returned:
@@ -347,25 +337,19 @@ class UnitOfWork:
             self.session.run("insert_orders", site=site, first=orders[0].n, last=orders[-1].n, body=body)
         self._flush_changes()
 
-    def _flush_completed(self) -> None:
-        """Write what `completed` changed of jobs that nothing else has touched."""
-        jobs = [job for job in self._completed if job.id not in self.touched]
+    def _account_completed(self) -> None:
+        jobs = self.singles.completed()
         self._moved(jobs, COMPLETED)
         for kind, number in Counter(job.kind for job in jobs).items():
             sums = self.sums[self.memory.kinds[kind].campaign]
             sums.done += number
             sums.ended_us = self.now_us
-        self.session.many("complete_jobs", [_COMPLETED(job) for job in jobs])
 
-    def _flush_first(self) -> None:
-        """The same for `leased_first`; these jobs are remembered, their results come soon."""
-        first = [pair for pair in self._first if pair[0].id not in self.touched]
-        jobs = [job for job, _ in first]
+    def _account_leased(self) -> None:
+        jobs = self.singles.leased()
         self._moved(jobs, RUNNING)
         for kind in {job.kind for job in jobs}:
             self.sums[self.memory.kinds[kind].campaign].started_us = self.now_us
-        self.session.many("lease_jobs", [_LEASED_FIRST(job) for job in jobs])
-        self.memory.hold(first[: max(0, HELD_MAX - len(self.memory.held))])
 
     def _moved(self, jobs: list[StoredJob], state: int) -> None:
         counts, before = self._counts, self._before
@@ -491,14 +475,6 @@ class UnitOfWork:
     def _ward_name(self, ward: int) -> str:
         found = self.memory.wards.get(ward) if ward else None
         return found.name if found is not None else ""
-
-
-def _enter_lease(lease: StoredLease, state: int) -> None:
-    if state != lease.state and (lease.state, state) not in LEASE_EDGES:
-        raise WrongEdgeError(
-            f"lease {lease.lease} of job {lease.job}: {LEASE_STATES[lease.state]} -> {LEASE_STATES[state]}"
-        )
-    lease.state = state
 
 
 def take_numbers(session: Session, name: str, count: int) -> int:
