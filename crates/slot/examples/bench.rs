@@ -1,7 +1,11 @@
 //! `bench SLOTS EVENTS command|range CHUNK_MAX PROGRAM [ARG...]`: payloads (or events) per second through slots.
 //! With `PIN` in the environment slots are pinned; with `IMAGE=ROOT:AREA[:AREA...]` the tree ROOT lies over the areas.
 
-use tidemill_slot::{bench, Bench, SlotImage};
+#[path = "../tests/slots/bench.rs"]
+mod payloads;
+
+use payloads::{bench, Bench};
+use tidemill_slot::SlotImage;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::framed::Framed;
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Fork, Namespaces};
 use tidemill_sys::{child, file, signal, socket, time, SysError};
 use tidemill_wire::log::cause;
 
-use crate::codec::{get_upward, put_downward, Downward, Upward};
-use crate::framed::Framed;
+use crate::codec::{self, Downward, Upward};
 use crate::init::{self, Birth};
 use crate::{FromSlot, Isolated, Isolation, Network, SlotError, SlotSpec, ToSlot};
 
@@ -208,12 +208,12 @@ fn wait_until_up(spec: &SlotSpec, pid: i32, ours: &mut Framed) -> Result<Started
     wait(ours)?;
     let scratch = socket::receive_descriptor(ours.fd())?;
     loop {
-        match ours.next(get_upward) {
+        match ours.next(codec::get) {
             Err(garbled) => {
                 return Err(SlotError::Garbled {
                     index,
                     pid,
-                    what: garbled.0,
+                    what: garbled.to_string(),
                 })
             }
             Ok(Some(Upward::Refused(reason))) => return Err(refused(reason)),
@@ -274,16 +274,14 @@ impl Slot {
     /// Queues a message and writes what the socket takes; never blocks. A slot that has ended accepts everything;
     /// `receive` reports its end.
     pub fn send(&mut self, message: &ToSlot) -> Result<(), SlotError> {
-        self.put(&Downward::Pilot(message.clone()))?;
+        self.put(&Downward::Pilot(message.clone()));
         self.flush()
     }
 
-    fn put(&self, message: &Downward) -> Result<(), SlotError> {
-        let Some(socket) = &self.socket else {
-            return Ok(());
-        };
-        put_downward(&mut socket.output(), message)
-            .map_err(|source| talk_error("tell", self.index, self.pid, source.into()))
+    fn put(&self, message: &Downward) {
+        if let Some(socket) = &self.socket {
+            codec::put(&mut socket.output(), message);
+        }
     }
 
     /// Writes what waits, as far as the socket takes it.
@@ -320,11 +318,11 @@ impl Slot {
             .receive()
             .map_err(|source| talk_error("hear", index, pid, source))?;
         let what = loop {
-            match socket.next(get_upward) {
+            match socket.next(codec::get) {
                 Ok(None) => return Ok(alive),
                 Ok(Some(Upward::Slot(message))) => into.push(message),
                 Ok(Some(Upward::Refused(reason))) => return Err(SlotError::Ended { index, pid, reason }),
-                Err(garbled) => break garbled.0,
+                Err(garbled) => break garbled.to_string(),
             }
         };
         Err(SlotError::Garbled { index, pid, what })
@@ -357,7 +355,7 @@ impl Slot {
         self.remove_one(relative).map_err(wrong)?;
         // fails while other outputs of the same payload are still there
         if file::remove_at(self.scratch.as_fd(), directory, true).is_ok() {
-            self.put(&Downward::Collected(1))?;
+            self.put(&Downward::Collected(1));
             self.flush_output()?;
         }
         Ok(())

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
 use tidemill_fuzz::hunt;
+use tidemill_sys::framed::next_frame;
 
-use crate::codec::{get_downward, get_upward, next_frame, put_upward};
+use crate::codec::{get, put, Downward, Upward};
 use crate::protocol::Line;
 use crate::template::{Template, Values};
 
@@ -53,12 +54,12 @@ fn frames_of_a_slots_socket_are_read_or_garbled() {
     hunt("slot-frames", |bytes| {
         let mut rest = bytes;
         while let Ok(Some((content, taken))) = next_frame(rest) {
-            let _ = get_downward(content);
-            if let Ok(message) = get_upward(content) {
+            let _ = get::<Downward>(content);
+            if let Ok(message) = get::<Upward>(content) {
                 let mut written = Vec::new();
-                put_upward(&mut written, &message);
+                put(&mut written, &message);
                 let (again, _) = next_frame(&written).unwrap().unwrap();
-                assert_eq!(get_upward(again).unwrap(), message);
+                assert_eq!(get::<Upward>(again).unwrap(), message);
             }
             rest = &rest[taken..];
         }

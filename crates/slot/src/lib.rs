@@ -7,13 +7,11 @@
 //! environment made of the program's, the job's and TIDEMILL_*; an empty work directory as current directory, with
 //! the inputs by name unless `Program.inputs_apart`; a /tmp and /dev/shm of its own (`init/place.rs` describes how); no capabilities.
 
-mod bench;
 mod capture;
 mod codec;
 mod devices;
 mod error;
-mod fields;
-mod framed;
+mod field;
 mod handle;
 #[cfg(test)]
 mod hostile;
@@ -24,7 +22,6 @@ mod protocol;
 mod queue;
 mod template;
 
-pub use bench::{bench, Bench, Outcome};
 pub use error::SlotError;
 pub use handle::{start, Slot};
 pub use message::{

@@ -9,6 +9,7 @@ pub mod child;
 mod error;
 pub mod fd;
 pub mod file;
+pub mod framed;
 pub mod landlock;
 pub mod machine;
 pub mod mount;

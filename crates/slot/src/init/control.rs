@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::codec::{get_downward, put_upward, Downward, Upward};
-use crate::framed::Framed;
+use tidemill_sys::framed::Framed;
+
+use crate::codec::{self, Downward, Upward};
 use crate::{Done, FromSlot, ToSlot};
 
 /// While more than this waits for the pilot, nothing new is started.
@@ -45,12 +46,13 @@ impl Control {
             Err(error) => return self.give_up(&format!("failed to read from its pilot: {error}")),
         }
         loop {
-            match self.socket.next(get_downward) {
+            match self.socket.next(codec::get) {
                 Ok(Some(message)) => self.inbox.push_back(message),
                 Ok(None) => return,
                 Err(garbled) => {
-                    let what = garbled.0;
-                    return self.give_up(&format!("its pilot sent a message that cannot be read: {what}"));
+                    return self.give_up(&format!(
+                        "its pilot sent a message that cannot be read: {garbled}"
+                    ));
                 }
             }
         }
@@ -74,11 +76,11 @@ impl Control {
     }
 
     pub fn put(&mut self, message: FromSlot) {
-        put_upward(&mut self.socket.output(), &Upward::Slot(message));
+        codec::put(&mut self.socket.output(), &Upward::Slot(message));
     }
 
     pub fn refuse(&mut self, reason: String) {
-        put_upward(&mut self.socket.output(), &Upward::Refused(reason));
+        codec::put(&mut self.socket.output(), &Upward::Refused(reason));
     }
 
     pub fn wants_write(&self) -> bool {
@@ -183,7 +185,6 @@ mod tests {
 
     #[test]
     fn a_message_that_cannot_be_read_closes_the_connection_with_the_reason() {
-        use crate::codec::get_upward;
         use tidemill_sys::socket;
 
         let (pilots, slots) = socket::stream_pair().unwrap();
@@ -194,7 +195,7 @@ mod tests {
         control.flush();
         assert!(control.closed);
         assert!(pilot.receive().unwrap());
-        match pilot.next(get_upward) {
+        match pilot.next(codec::get) {
             Ok(Some(Upward::Refused(reason))) => assert!(reason.contains("cannot be read"), "{reason}"),
             other => panic!("{other:?}"),
         }

@@ -1,7 +1,6 @@
 //! Two slots at once, many events: nothing is lost and nothing is done twice.
 
-use tidemill_slot::{bench, Bench};
-
+use crate::bench::{bench, Bench};
 use crate::Test;
 
 pub const TESTS: &[Test] = &[("two slots do every event once", two_slots)];

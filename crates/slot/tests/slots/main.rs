@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod areas;
+mod bench;
 mod bench_like;
 mod command;
 mod doors;

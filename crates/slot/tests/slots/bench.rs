@@ -1,12 +1,11 @@
-//! How many payloads per second this machine's slots start: a diagnostic.
+//! How many payloads per second this machine's slots start: for a test here, and for the example `bench`.
 
 use std::collections::BTreeMap;
 
+use tidemill_slot::{start, FromSlot, Slot, SlotError, SlotImage, SlotSpec, ToSlot};
 use tidemill_sys::fd::{self, Poll, READABLE, WRITABLE};
 use tidemill_sys::{process, time};
 use tidemill_wire::{JobDef, Program};
-
-use crate::{start, FromSlot, Slot, SlotError, SlotImage, SlotSpec, ToSlot};
 
 /// Events of one `Run`: small enough that slots end together.
 const RUN_EVENTS: u64 = 500;

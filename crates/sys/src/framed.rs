@@ -1,14 +1,14 @@
-//! A socket of frames: what has come in, and what waits to go out. Never blocks. Knows no message.
+//! A socket between two of our processes that carries frames: a length of four bytes, then as many bytes. Never blocks.
+//! Knows no message.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use tidemill_sys::socket;
+use crate::socket;
 
-use crate::codec::next_frame;
-use crate::fields::Garbled;
-
+/// A frame is never longer; a peer that says otherwise is broken.
+const FRAME_BYTES_MAX: usize = 256 << 20;
 const READ_BYTES: usize = 64 << 10;
 /// Sent bytes are dropped from the front of a long queue when they exceed this.
 const SENT_BYTES_MAX: usize = 32 << 20;
@@ -16,7 +16,7 @@ const SENT_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Framed {
+pub struct Framed {
     socket: OwnedFd,
     input: Vec<u8>,
     /// bytes of `input` that were taken
@@ -55,16 +55,16 @@ impl Framed {
                         return Ok(true);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
     }
 
     /// The next whole frame of what was read, as `read` understands it; None where there is none.
-    pub fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> Result<T, Garbled>) -> Result<Option<T>, Garbled> {
+    pub fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> io::Result<T>) -> io::Result<Option<T>> {
         let Some((content, bytes)) = next_frame(&self.input[self.taken..])? else {
             return Ok(None);
         };
@@ -91,8 +91,8 @@ impl Framed {
         while sent < output.len() {
             match socket::send(self.socket.as_fd(), &output[sent..]) {
                 Ok(put) => sent += put,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -118,6 +118,28 @@ impl Framed {
     }
 }
 
+/// Appends one frame whose content `write` appends.
+pub fn put_frame(into: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = into.len();
+    into.extend_from_slice(&[0; 4]);
+    write(into);
+    let length = (into.len() - start - 4) as u32;
+    into[start..start + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// The content of the frame at the front, and the frame's length; None where it is not whole yet.
+pub fn next_frame(bytes: &[u8]) -> io::Result<Option<(&[u8], usize)>> {
+    let Some(&length) = bytes.first_chunk() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(length) as usize;
+    if length > FRAME_BYTES_MAX {
+        let text = format!("a frame of {length} bytes");
+        return Err(io::Error::new(ErrorKind::InvalidData, text));
+    }
+    Ok(bytes.get(4..4 + length).map(|content| (content, 4 + length)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,14 +149,12 @@ mod tests {
         (Framed::new(left), Framed::new(right))
     }
 
-    fn text(content: &[u8]) -> Result<Vec<u8>, Garbled> {
+    fn text(content: &[u8]) -> io::Result<Vec<u8>> {
         Ok(content.to_vec())
     }
 
     fn put(to: &Framed, content: &[u8]) {
-        let mut output = to.output();
-        output.extend_from_slice(&(content.len() as u32).to_le_bytes());
-        output.extend_from_slice(content);
+        put_frame(&mut to.output(), |frame| frame.extend_from_slice(content));
     }
 
     #[test]
