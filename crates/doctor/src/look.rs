@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tidemill_image::PROGRAM_PLACES;
 use tidemill_sys::process::Limit;
-use tidemill_sys::{file, machine, process, spawn};
+use tidemill_sys::{file, machine, proc, process, spawn};
 
 use crate::facts::{CGroups, Facts, Limits, Memory, Place};
 
@@ -59,7 +59,7 @@ pub fn facts() -> Facts {
         machine: std::env::consts::ARCH.to_owned(),
         uid,
         gid,
-        no_new_privs: status_field("NoNewPrivs").is_some_and(|value| value == "1"),
+        no_new_privs: proc::status("self", "NoNewPrivs").is_some_and(|value| value == "1"),
         address: machine::outbound_address().map_or_else(String::new, |address| address.to_string()),
         sysctl: sysctl(),
         confined: confined(),
@@ -77,14 +77,6 @@ fn line(path: &str) -> String {
     std::fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
-}
-
-fn status_field(name: &str) -> Option<String> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(value.trim().to_owned())
 }
 
 fn sysctl() -> BTreeMap<String, String> {

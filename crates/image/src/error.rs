@@ -68,7 +68,7 @@ impl ImageError {
 
 /// ENOSPC of a file system in memory means something that people can mend.
 fn full(source: &io::Error) -> &'static str {
-    if source.raw_os_error() == Some(28) {
+    if source.raw_os_error() == Some(tidemill_sys::errno::ENOSPC) {
         " (the memory given to images is full)"
     } else {
         ""

@@ -17,7 +17,6 @@ use tidemill_wire::log::{cause, Log};
 pub use error::LeadError;
 pub use server::{Exit, Lead};
 
-const SIGINT: i32 = 2; // signal(7), the same number on every architecture
 /// Longest wait in one turn of the loop.
 const WAIT_US: u64 = 1_000_000;
 
@@ -48,8 +47,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
 }
 
 fn lead(fleet: &std::path::Path, log: Log) -> Result<(), LeadError> {
-    signal::block_only(&[signal::TERM, SIGINT])?;
-    let signals = signal::descriptor(&[signal::TERM, SIGINT])?;
+    signal::block_only(&[signal::TERM, signal::INT])?;
+    let signals = signal::descriptor(&[signal::TERM, signal::INT])?;
     process::raise_open_files()?;
     let mut lead = Lead::start(fleet, log)?;
     lead.leave_on(signals);

@@ -9,7 +9,7 @@ use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::framed::Framed;
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Fork, Namespaces};
-use tidemill_sys::{child, file, signal, socket, time, SysError};
+use tidemill_sys::{child, file, proc, signal, socket, time, SysError};
 use tidemill_wire::log::cause;
 
 use crate::codec::{self, Downward, Upward};
@@ -420,9 +420,7 @@ impl Slot {
         let limit_us = time::monotonic_us() + LEAVE_US;
         while time::monotonic_us() < limit_us {
             // the init's end shows in its /proc entry: gone, or a zombie
-            let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-            let state = state.rsplit_once(") ").map_or("", |(_, rest)| rest);
-            if state.is_empty() || state.starts_with('Z') {
+            if proc::stat(self.pid).is_none_or(|stat| stat.is_zombie) {
                 return;
             }
             let _ = fd::poll(&mut [], Some(2000));

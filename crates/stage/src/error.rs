@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use tidemill_sys::SysError;
+use tidemill_sys::{errno, SysError};
 use tidemill_wire::WireError;
 
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,12 @@ impl FetchError {
     pub fn is_full(&self) -> bool {
         match self {
             FetchError::Full { .. } => true,
-            FetchError::Store { source, .. } => matches!(source.raw_os_error(), Some(28 | 122 | 12)), // ENOSPC, EDQUOT, ENOMEM
+            FetchError::Store { source, .. } => {
+                matches!(
+                    source.raw_os_error(),
+                    Some(errno::ENOSPC | errno::EDQUOT | errno::ENOMEM)
+                )
+            }
             _ => false,
         }
     }

@@ -1,5 +1,4 @@
-//! A socket between two of our processes that carries frames: a length of four bytes, then as many bytes. Never blocks.
-//! Knows no message.
+//! Frames between two of our processes: a length of four bytes, then as many bytes. Knows no message.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io::{self, ErrorKind};
@@ -15,6 +14,7 @@ const SENT_BYTES_MAX: usize = 32 << 20;
 /// Room that an empty queue keeps.
 const KEPT_BYTES: usize = 1 << 20;
 
+/// A socket of frames: what has come in, and what waits to go out. Never blocks.
 #[derive(Debug)]
 pub struct Framed {
     socket: OwnedFd,
@@ -129,15 +129,32 @@ pub fn put_frame(into: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 
 /// The content of the frame at the front, and the frame's length; None where it is not whole yet.
 pub fn next_frame(bytes: &[u8]) -> io::Result<Option<(&[u8], usize)>> {
-    let Some(&length) = bytes.first_chunk() else {
+    let Some(&head) = bytes.first_chunk() else {
         return Ok(None);
     };
-    let length = u32::from_le_bytes(length) as usize;
+    let length = content_length(head)?;
+    Ok(bytes.get(4..4 + length).map(|content| (content, 4 + length)))
+}
+
+/// Waits for a frame: its content, or None at the end.
+pub fn read_frame(from: &mut impl io::Read) -> io::Result<Option<Vec<u8>>> {
+    let mut head = [0; 4];
+    match from.read_exact(&mut head) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let mut content = vec![0; content_length(head)?];
+    from.read_exact(&mut content)?;
+    Ok(Some(content))
+}
+
+fn content_length(head: [u8; 4]) -> io::Result<usize> {
+    let length = u32::from_le_bytes(head) as usize;
     if length > FRAME_BYTES_MAX {
         let text = format!("a frame of {length} bytes");
         return Err(io::Error::new(ErrorKind::InvalidData, text));
     }
-    Ok(bytes.get(4..4 + length).map(|content| (content, 4 + length)))
+    Ok(length)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! the auxiliary vector (clocks, page size), which a process that is not dumpable cannot read. Every error names the
 //! operation and its object. Nothing here panics, and nothing starts a thread.
 
+pub mod bpf;
 pub mod calls;
 pub mod child;
 mod error;
@@ -16,6 +17,7 @@ pub mod mount;
 pub mod mountinfo;
 pub mod overlay;
 pub mod own;
+pub mod proc;
 pub mod process;
 pub mod ptrace;
 pub mod security;
@@ -26,3 +28,8 @@ pub mod time;
 pub mod trial;
 
 pub use error::{Result, SysError};
+
+/// Numbers of errors, by their names in errno(3).
+pub mod errno {
+    pub use libc::{EDQUOT, EEXIST, ENOENT, ENOMEM, ENOSPC};
+}

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{child, file, machine, process, time, Result, SysError};
 
-/// ENOSYS, EOPNOTSUPP, ENOLCK: Lustre without `-o flock`, NFS without a lock server.
-const NO_LOCKS: [i32; 3] = [38, 95, 37];
+/// Lustre without `-o flock`, NFS without a lock server.
+const NO_LOCKS: [i32; 3] = [libc::ENOSYS, libc::EOPNOTSUPP, libc::ENOLCK];
 /// How often a new directory may be taken away before we have locked it.
 const TRIES: usize = 3;
 /// Most entries that one search for left directories examines.

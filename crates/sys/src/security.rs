@@ -5,6 +5,7 @@ pub mod walls;
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
 
+use crate::bpf::Instruction;
 use crate::error::{check, Named, Result};
 
 /// Not dumpable: processes of the same user can neither trace this one nor read its /proc entries.
@@ -58,17 +59,6 @@ pub fn start_programs_without_capabilities() -> Result<()> {
         | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
         | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
     rustix::thread::set_capabilities_secure_bits(bits).named("prctl", "PR_SET_SECUREBITS")
-}
-
-/// One instruction of classic BPF (linux/filter.h).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instruction {
-    pub code: u16,
-    /// how many instructions to skip where the comparison holds
-    pub yes: u8,
-    pub no: u8,
-    pub k: u32,
 }
 
 #[repr(C)]

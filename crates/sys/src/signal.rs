@@ -7,12 +7,21 @@ use crate::error::{check, Result, SysError};
 use crate::fd::{high, owned};
 
 pub const CHILD: i32 = libc::SIGCHLD;
+pub const INT: i32 = libc::SIGINT;
+pub const BUS: i32 = libc::SIGBUS;
 pub const TERM: i32 = libc::SIGTERM;
 pub const KILL: i32 = libc::SIGKILL;
 pub const STOP: i32 = libc::SIGSTOP;
-/// What batch systems send to all processes of a job, and what a write into a closed pipe brings (HUP INT QUIT USR1 USR2
-/// PIPE TERM): the pilot decides, not its children.
-pub const SENT_TO_ALL: [i32; 7] = [1, 2, 3, 10, 12, 13, 15];
+/// What batch systems send to all processes of a job, and what a write into a closed pipe brings: the pilot decides, not its children.
+pub const SENT_TO_ALL: [i32; 7] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGTERM,
+];
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();

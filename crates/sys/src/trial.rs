@@ -3,10 +3,11 @@
 
 use std::io;
 
+use crate::bpf::{self, Instruction};
 use crate::error::{Result, SysError};
 use crate::process::{Exit, Fork, Namespaces};
 use crate::ptrace::{self, Event, Resume, Stop};
-use crate::security::{self, Instruction};
+use crate::security;
 use crate::signal;
 
 /// What of tracing is tried.
@@ -131,22 +132,11 @@ fn filtered_child(what: Tracing, go: std::os::fd::OwnedFd) -> ! {
 
 /// setsid(2) stops for the tracer, everything else goes on (seccomp(2), SECCOMP_RET_TRACE).
 fn filter() -> [Instruction; 4] {
-    let one = |code, yes, no, k| Instruction {
-        code: code as u16,
-        yes,
-        no,
-        k,
-    };
     [
-        one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        one(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            libc::SYS_setsid as u32,
-        ),
-        one(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_TRACE),
-        one(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        bpf::load(bpf::NUMBER_AT),
+        bpf::equal(libc::SYS_setsid as u32, 0, 1),
+        bpf::answer(libc::SECCOMP_RET_TRACE),
+        bpf::answer(libc::SECCOMP_RET_ALLOW),
     ]
 }
 

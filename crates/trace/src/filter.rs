@@ -1,15 +1,10 @@
 //! The seccomp filter: stops at the calls of the table, lets everything else pass. Pure.
 
-use tidemill_sys::security::Instruction;
+use tidemill_sys::bpf::{
+    answer, argument_at, at_least, equal, has_bits, load, Instruction, ARCHITECTURE_AT, NUMBER_AT,
+};
 
 use crate::calls::{When, CALLS, FOREIGN, SILENT, X32};
-
-// linux/bpf_common.h
-pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-pub const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-const AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
-const ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-pub const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
 // linux/seccomp.h
 pub const ALLOW: u32 = 0x7fff_0000;
@@ -18,11 +13,6 @@ pub const TRACE: u32 = 0x7ff0_0000;
 /// SECCOMP_RET_DATA of a stop at a call that has another architecture's number.
 pub const FOREIGN_DATA: i32 = 1;
 const TRACE_FOREIGN: u32 = TRACE | FOREIGN_DATA as u32;
-
-// struct seccomp_data: number, architecture, instruction pointer, six arguments of 8 bytes (little endian here)
-pub const NUMBER_AT: u32 = 0;
-pub const ARCHITECTURE_AT: u32 = 4;
-const ARGUMENTS_AT: u32 = 16;
 
 /// linux/audit.h
 pub const ARCHITECTURE: u32 = if cfg!(target_arch = "aarch64") {
@@ -36,20 +26,6 @@ const AT_EMPTY_PATH: u32 = 0x1000;
 /// Up to this many calls are compared one by one.
 const LEAF_CALLS: usize = 3;
 
-pub const fn step(code: u16, k: u32) -> Instruction {
-    Instruction {
-        code,
-        yes: 0,
-        no: 0,
-        k,
-    }
-}
-
-/// Skips `yes` instructions where the comparison holds, and `no` where it does not.
-pub const fn jump(code: u16, k: u32, yes: u8, no: u8) -> Instruction {
-    Instruction { code, yes, no, k }
-}
-
 /// The filter; `also` are the names of `--also`.
 pub fn program(also: &[String]) -> Vec<Instruction> {
     let mut rules: Vec<(u32, Vec<Instruction>)> = Vec::new();
@@ -58,66 +34,55 @@ pub fn program(also: &[String]) -> Vec<Instruction> {
         let rule = match call.when {
             When::Also(name) if !asked(name) => continue,
             When::Path(flags) if !asked("fstat") => vec![
-                step(LOAD, argument(flags)),
-                jump(ANY_BIT, AT_EMPTY_PATH, 0, 1),
-                step(RETURN, ALLOW),
-                step(RETURN, TRACE),
+                load(argument_at(flags)),
+                has_bits(AT_EMPTY_PATH, 0, 1),
+                answer(ALLOW),
+                answer(TRACE),
             ],
-            _ => vec![step(RETURN, TRACE)],
+            _ => vec![answer(TRACE)],
         };
         rules.push((call.number() as u32, rule));
     }
     for call in SILENT.iter().filter(|call| call.number() >= 0) {
         let rule = match call.only {
             Some((index, [first, second])) => vec![
-                step(LOAD, argument(index)),
-                jump(EQUAL, first, 2, 0),
-                jump(EQUAL, second, 1, 0),
-                step(RETURN, ALLOW),
-                step(RETURN, TRACE),
+                load(argument_at(index)),
+                equal(first, 2, 0),
+                equal(second, 1, 0),
+                answer(ALLOW),
+                answer(TRACE),
             ],
-            None => vec![step(RETURN, TRACE)],
+            None => vec![answer(TRACE)],
         };
         rules.push((call.number() as u32, rule));
     }
     rules.sort_unstable_by_key(|&(number, _)| number);
     let others = foreign();
-    let mut whole = vec![
-        step(LOAD, ARCHITECTURE_AT),
-        jump(EQUAL, ARCHITECTURE, others.len() as u8, 0),
-    ];
+    let mut whole = vec![load(ARCHITECTURE_AT), equal(ARCHITECTURE, others.len(), 0)];
     whole.extend(others);
-    whole.push(step(LOAD, NUMBER_AT));
+    whole.push(load(NUMBER_AT));
     whole.extend(tree(&rules));
     whole.pop(); // the last return of the tree: only larger numbers come to it
-    whole.extend([
-        jump(AT_LEAST, X32 as u32, 0, 1),
-        step(RETURN, TRACE_FOREIGN),
-        step(RETURN, ALLOW),
-    ]);
+    whole.extend([at_least(X32 as u32, 0, 1), answer(TRACE_FOREIGN), answer(ALLOW)]);
     whole
 }
 
 /// Stops at the calls of the other architecture that ask for metadata: the tracer does not count them, and notes that.
 fn foreign() -> Vec<Instruction> {
-    let mut whole = vec![step(LOAD, NUMBER_AT)];
+    let mut whole = vec![load(NUMBER_AT)];
     for &(first, last) in FOREIGN {
         if first == last {
-            whole.extend([jump(EQUAL, first, 0, 1), step(RETURN, TRACE_FOREIGN)]);
+            whole.extend([equal(first, 0, 1), answer(TRACE_FOREIGN)]);
         } else {
             whole.extend([
-                jump(AT_LEAST, first, 0, 2),
-                jump(AT_LEAST, last + 1, 1, 0),
-                step(RETURN, TRACE_FOREIGN),
+                at_least(first, 0, 2),
+                at_least(last + 1, 1, 0),
+                answer(TRACE_FOREIGN),
             ]);
         }
     }
-    whole.push(step(RETURN, ALLOW));
+    whole.push(answer(ALLOW));
     whole
-}
-
-pub const fn argument(index: usize) -> u32 {
-    ARGUMENTS_AT + 8 * index as u32
 }
 
 /// A search tree: every system call passes the filter, read and write too, so that its depth counts.
@@ -128,9 +93,9 @@ fn tree(rules: &[(u32, Vec<Instruction>)]) -> Vec<Instruction> {
     } else {
         Vec::new()
     };
-    match u8::try_from(lower.len()) {
-        Ok(skip) if skip > 0 => {
-            let mut whole = vec![jump(AT_LEAST, right[0].0, skip, 0)];
+    match lower.len() {
+        skip @ 1..256 => {
+            let mut whole = vec![at_least(right[0].0, skip, 0)];
             whole.extend(lower);
             whole.extend(tree(right));
             whole
@@ -138,10 +103,10 @@ fn tree(rules: &[(u32, Vec<Instruction>)]) -> Vec<Instruction> {
         _ => {
             let mut whole = Vec::new();
             for (number, rule) in rules {
-                whole.push(jump(EQUAL, *number, 0, rule.len() as u8));
+                whole.push(equal(*number, 0, rule.len()));
                 whole.extend_from_slice(rule);
             }
-            whole.push(step(RETURN, ALLOW));
+            whole.push(answer(ALLOW));
             whole
         }
     }
@@ -150,6 +115,7 @@ fn tree(rules: &[(u32, Vec<Instruction>)]) -> Vec<Instruction> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tidemill_sys::bpf::{ANSWER, AT_LEAST, EQUAL, HAS_BITS, LOAD};
 
     use super::*;
     use crate::calls::is_foreign;
@@ -165,14 +131,14 @@ mod tests {
                     value = match it.k {
                         NUMBER_AT => number,
                         ARCHITECTURE_AT => architecture,
-                        offset => arguments[((offset - ARGUMENTS_AT) / 8) as usize],
+                        offset => arguments[((offset - argument_at(0)) / 8) as usize],
                     };
                     continue;
                 }
-                RETURN => return it.k,
+                ANSWER => return it.k,
                 EQUAL => value == it.k,
                 AT_LEAST => value >= it.k,
-                ANY_BIT => value & it.k != 0,
+                HAS_BITS => value & it.k != 0,
                 other => panic!("code {other}"),
             };
             at += usize::from(if holds { it.yes } else { it.no });
@@ -227,7 +193,7 @@ mod tests {
         let mut depth = 0;
         for number in 0..500 {
             let (mut at, mut steps) = (usize::from(program[1].yes) + 3, 0);
-            while program[at].code != RETURN && program[at].code != LOAD {
+            while program[at].code != ANSWER && program[at].code != LOAD {
                 let it = program[at];
                 let holds = if it.code == EQUAL {
                     number == it.k

@@ -8,8 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tidemill_sys::bpf::Instruction;
 use tidemill_sys::process::{self, Exit, Fork, Namespaces};
-use tidemill_sys::security::{self, Instruction};
+use tidemill_sys::security;
 use tidemill_sys::trial::{self, Tracing};
 use tidemill_sys::{fd, machine, ptrace, signal, spawn, SysError};
 

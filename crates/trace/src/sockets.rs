@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
-use tidemill_sys::security::Instruction;
+use tidemill_sys::bpf::{answer, argument_at, equal, load, Instruction, ARCHITECTURE_AT, NUMBER_AT};
 
-use crate::filter::{
-    argument, jump, step, ALLOW, ARCHITECTURE, ARCHITECTURE_AT, EQUAL, LOAD, NUMBER_AT, RETURN, TRACE,
-};
+use crate::filter::{ALLOW, ARCHITECTURE, TRACE};
 
 /// Addresses that are counted separately; reads from any further address count together, under no address.
 const PEERS_MAX: usize = 256;
@@ -49,22 +47,22 @@ pub fn traffic(number: i64) -> Option<Traffic> {
 
 /// A filter that stops at traffic of one descriptor; of everything else it takes little time.
 pub fn filter(descriptor: i32) -> Vec<Instruction> {
-    let calls = TRAFFIC.len() as u8;
+    let calls = TRAFFIC.len();
     let mut whole = vec![
-        step(LOAD, argument(0)),
-        jump(EQUAL, descriptor as u32, 1, 0),
-        step(RETURN, ALLOW),
-        step(LOAD, ARCHITECTURE_AT),
-        jump(EQUAL, ARCHITECTURE, 1, 0),
-        step(RETURN, ALLOW),
-        step(LOAD, NUMBER_AT),
+        load(argument_at(0)),
+        equal(descriptor as u32, 1, 0),
+        answer(ALLOW),
+        load(ARCHITECTURE_AT),
+        equal(ARCHITECTURE, 1, 0),
+        answer(ALLOW),
+        load(NUMBER_AT),
     ];
     for (number, _) in TRAFFIC {
-        let behind = whole.len() as u8 - 7;
-        whole.push(jump(EQUAL, number as u32, calls - behind, 0));
+        let behind = whole.len() - 7;
+        whole.push(equal(number as u32, calls - behind, 0));
     }
-    whole.push(step(RETURN, ALLOW));
-    whole.push(step(RETURN, TRACE));
+    whole.push(answer(ALLOW));
+    whole.push(answer(TRACE));
     whole
 }
 
@@ -210,6 +208,8 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
+    use tidemill_sys::bpf::{ANSWER, LOAD};
+
     use super::*;
 
     fn peer(port: u16) -> Peer {
@@ -286,7 +286,7 @@ mod tests {
                     LOAD if it.k == NUMBER_AT => value = number,
                     LOAD if it.k == ARCHITECTURE_AT => value = architecture,
                     LOAD => value = descriptor,
-                    RETURN => return it.k,
+                    ANSWER => return it.k,
                     _ => at += usize::from(if value == it.k { it.yes } else { it.no }),
                 }
             }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use tidemill_sys::process::Exit;
 use tidemill_sys::ptrace::{self, Event, Resume, Stop};
-use tidemill_sys::{Result, SysError};
+use tidemill_sys::{proc, Result, SysError};
 
 use crate::beside::Beside;
 use crate::calls::{CLONE, CLONE3, VFORK};
@@ -329,14 +329,10 @@ impl Tracer {
 
 /// The process that made this one: its own where it is a thread.
 fn maker(pid: i32) -> i32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let number = |name: &str| -> Option<i32> {
-        let line = status.lines().find(|line| line.starts_with(name))?;
-        line[name.len()..].trim().parse().ok()
-    };
-    match number("Tgid:") {
+    let number = |field: &str| -> Option<i32> { proc::status(pid, field)?.parse().ok() };
+    match number("Tgid") {
         Some(group) if group != pid => group,
-        _ => number("PPid:").unwrap_or(0),
+        _ => number("PPid").unwrap_or(0),
     }
 }
 

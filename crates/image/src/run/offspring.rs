@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use tidemill_sys::errno::ENOENT;
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::process::{self, Exit, Fork, Namespaces, Waited};
 use tidemill_sys::spawn::{self, Strings};
@@ -52,7 +53,7 @@ pub(super) fn start(start: &Start, reporter: &Reporter) -> Result<i32, SysError>
 /// Returns only what went wrong.
 fn become_command(start: &Start, owner: i32) -> (i32, String) {
     let failed = |error: SysError| {
-        let status = if error.os_error() == 2 {
+        let status = if error.os_error() == ENOENT {
             NOT_FOUND
         } else {
             NOT_EXECUTABLE
@@ -103,7 +104,7 @@ fn find(start: &Start) -> Result<CString, SysError> {
     let path = start.env.iter().find(|(key, _)| key == "PATH");
     let path = path.map_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"), |(_, path)| path);
     let found = spawn::find_program(name, std::env::split_paths(path));
-    let source = std::io::Error::from_raw_os_error(2);
+    let source = std::io::Error::from_raw_os_error(ENOENT);
     c(&found.ok_or_else(|| SysError::new("find on PATH", name.to_string_lossy(), source))?)
 }
 

@@ -118,13 +118,11 @@ fn create(directory: &Path, from: u64) -> Result<(u64, JournalWriter), WireError
                     .map_err(|error| WireError::file("fsync", directory)(error.source))?;
                 return Ok((number, writer));
             }
-            Err(error) if error.os_error() == Some(EEXIST) => number += 1,
+            Err(error) if error.os_error() == Some(tidemill_sys::errno::EEXIST) => number += 1,
             Err(error) => return Err(error),
         }
     }
 }
-
-const EEXIST: i32 = 17; // errno(3), the same number on every Linux architecture
 
 fn read(
     path: &Path,

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tidemill_slot::SlotSpec;
-use tidemill_sys::{file, machine, process};
+use tidemill_sys::{file, machine, proc, process};
 
 /// The group of everything but slots: pilots, their leads and what started them.
 const OTHERS: &str = "tidemill-pilots";
@@ -195,7 +195,7 @@ fn move_all(base: &Path, pids: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// A process and those above it (proc_pid_stat(5): the fourth field, behind the name in brackets).
+/// A process and those above it.
 fn above(root: &Path, pid: i32) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut next = pid;
@@ -206,8 +206,7 @@ fn above(root: &Path, pid: i32) -> BTreeSet<i32> {
 }
 
 fn parent(root: &Path, pid: i32) -> Option<i32> {
-    let text = std::fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
-    text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    proc::stat_in(&root.join("proc"), pid).map(|stat| stat.parent)
 }
 
 /// Whether a process is below another one, which may be PID 1.
@@ -370,7 +369,8 @@ mod tests {
         assert!(!is_below(me, me) && !is_below(0, me) && !is_below(1 << 29, 1));
         assert!(above(Path::new("/"), 1 << 29).len() == 1, "one that is not there");
         let proc = tempfile::tempdir().unwrap();
-        for (pid, stat) in [(30, "30 (a) b) S 20 30"), (20, "20 (x) S 30 0")] {
+        for (pid, stat) in [(30, "30 (a) b) S 20"), (20, "20 (x) S 30")] {
+            let stat = format!("{stat}{}", " 0".repeat(22));
             std::fs::create_dir_all(proc.path().join(format!("proc/{pid}"))).unwrap();
             std::fs::write(proc.path().join(format!("proc/{pid}/stat")), stat).unwrap();
         }

@@ -14,7 +14,6 @@ const LOST_MESSAGES: [&[u8]; 3] = [
     b"Software caused connection abort",
     b"Input/output error",
 ];
-const SIGBUS: i32 = 7;
 
 impl Supply {
     /// Begin to show an image.
@@ -83,7 +82,7 @@ impl Supply {
         (signal, stderr): (Option<i32>, &[u8]),
     ) -> Result<bool, PilotError> {
         let says = |message: &[u8]| stderr.windows(message.len()).any(|window| window == message);
-        let is_suspect = signal == Some(SIGBUS) || LOST_MESSAGES.iter().any(|message| says(message));
+        let is_suspect = signal == Some(libc::SIGBUS) || LOST_MESSAGES.iter().any(|message| says(message));
         let mut images = cx.work.images_of(slot).into_iter();
         let served = images.any(|sha256| self.images.is_served(&sha256));
         if !is_suspect || !served || !self.images.settle(SETTLE_US) {

@@ -24,7 +24,6 @@ pub(super) const STDERR_TAIL_BYTES: usize = 4096;
 const KILL_US: u64 = 30_000_000;
 /// Time from asking a launcher to end until it is killed.
 const TERMINATE_US: u64 = 1_500_000;
-const SIGBUS: i32 = 7;
 /// What programs print when a file system is full (strerror of ENOSPC).
 const FULL_MESSAGE: &[u8] = b"No space left on device";
 /// The same of EAGAIN, from which fork and clone suffer, and of Python, which does not print it for threads.
@@ -310,7 +309,7 @@ impl Init {
             .windows(FULL_MESSAGE.len())
             .any(|window| window == FULL_MESSAGE);
         // who fills a mapped file, such as one in /dev/shm, gets no error but this signal
-        let in_a_mapped_file = exit == Exit::Signal(SIGBUS) && payload.was_short;
+        let in_a_mapped_file = exit == Exit::Signal(libc::SIGBUS) && payload.was_short;
         if self.scratch.full() || says_full || in_a_mapped_file {
             let message = format!("{how}; a file system is full: {}", self.shortage());
             return Verdict {
@@ -546,20 +545,20 @@ impl Init {
 
 fn signal_name(number: i32) -> &'static str {
     match number {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        4 => "SIGILL",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        11 => "SIGSEGV",
-        13 => "SIGPIPE",
-        15 => "SIGTERM",
-        24 => "SIGXCPU",
-        25 => "SIGXFSZ",
-        31 => "SIGSYS",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
         _ => "see signal(7)",
     }
 }

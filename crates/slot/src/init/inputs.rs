@@ -89,7 +89,7 @@ fn directory(job: u64) -> String {
 }
 
 fn failed(what: &str, input: &InputDef, error: &SysError) -> InputError {
-    let full = matches!(error.os_error(), 28 | 122); // ENOSPC, EDQUOT
+    let full = matches!(error.os_error(), libc::ENOSPC | libc::EDQUOT);
     InputError {
         failure: if full { "disk" } else { "stage_in" },
         message: format!("failed to {what} input `{}`: {}", input.name, cause(error)),

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use tidemill_sys::proc::{self, stat, stat_in};
 use tidemill_sys::process;
 
 use kept::{End, Kept};
@@ -105,40 +106,9 @@ fn descendants_among(proc: &Path, of: i32) -> Vec<i32> {
     found
 }
 
-struct Stat {
-    parent: i32,
-    user_ticks: u64,
-    system_ticks: u64,
-    threads: u64,
-    rss_pages: u64,
-}
-
-/// proc(5): after the name in parentheses come state, ppid and 9 others, then utime, stime, cutime, cstime, priority,
-/// nice, the number of threads, and 3 others later rss.
-fn stat(pid: i32) -> Option<Stat> {
-    stat_in(Path::new("/proc"), pid)
-}
-
 /// The process above one; None when it has ended.
 pub(super) fn parent(pid: i32) -> Option<i32> {
     stat(pid).map(|stat| stat.parent)
-}
-
-fn stat_in(proc: &Path, pid: i32) -> Option<Stat> {
-    let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
-    // of one that is being released right now the kernel shows parent 0 and group -1 (fs/proc/array.c, do_task_stat)
-    if fields.get(2) == Some(&"-1") {
-        return None;
-    }
-    Some(Stat {
-        parent: fields.get(1)?.parse().ok()?,
-        user_ticks: ticks(11)? + ticks(13)?,
-        system_ticks: ticks(12)? + ticks(14)?,
-        threads: ticks(17)?,
-        rss_pages: ticks(21)?,
-    })
 }
 
 /// Sums over the slot. Shared pages count once per process.
@@ -395,9 +365,7 @@ fn is_in_memory(target: &str) -> bool {
 
 /// Of a process (proc(5), /proc/PID/status): memory that is reserved and never written takes page tables all the same.
 fn page_tables_kb(pid: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmPTE:"));
-    let kb = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok());
+    let kb = proc::status(pid, "VmPTE").and_then(|text| text.split(' ').next()?.parse().ok());
     kb.unwrap_or(0)
 }
 

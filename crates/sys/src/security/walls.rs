@@ -4,7 +4,10 @@
 //! the kernel finds that out once, when the filter is installed, and then no longer runs it for such calls
 //! (kernel/seccomp.c, seccomp_is_const_allow). Numbers: arch/*/entry/syscalls and include/uapi/asm-generic/unistd.h.
 
-use super::{set_filter, Instruction};
+use super::set_filter;
+use crate::bpf::{
+    answer, argument_at, at_least, equal, has_bits, load, mask, Instruction, ARCHITECTURE_AT, NUMBER_AT,
+};
 use crate::error::Result;
 
 /// What is refused besides keyrings.
@@ -166,44 +169,6 @@ pub fn raise(walls: Walls) -> Result<()> {
     }
 }
 
-/// Offsets in struct seccomp_data: number of the call, architecture; of each argument the low word, since all of these
-/// machines are little-endian. The kernel, too, takes families, types and flags from it alone.
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-const fn argument_at(number: u32) -> u32 {
-    16 + 8 * number
-}
-
-fn one(code: u32, yes: usize, no: usize, k: u32) -> Instruction {
-    Instruction {
-        code: code as u16,
-        // a test runs every path
-        yes: yes as u8,
-        no: no as u8,
-        k,
-    }
-}
-
-fn load(at: u32) -> Instruction {
-    one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at)
-}
-
-fn mask(bits: u32) -> Instruction {
-    one(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, bits)
-}
-
-fn equal(k: u32, yes: usize, no: usize) -> Instruction {
-    one(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, k)
-}
-
-fn has_bits(k: u32, yes: usize, no: usize) -> Instruction {
-    one(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, yes, no, k)
-}
-
-fn answer(k: u32) -> Instruction {
-    one(libc::BPF_RET | libc::BPF_K, 0, 0, k)
-}
-
 fn error(number: i32) -> Instruction {
     answer(libc::SECCOMP_RET_ERRNO | number as u32)
 }
@@ -244,8 +209,7 @@ fn search(steps: &[(u32, Answer)]) -> Vec<Instruction> {
     let [(_, only)] = steps else {
         let (low, high) = steps.split_at(steps.len() / 2);
         let (from, low, high) = (high[0].0, search(low), search(high));
-        let above = one(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, low.len(), 0, from);
-        return [vec![above], low, high].concat();
+        return [vec![at_least(from, low.len(), 0)], low, high].concat();
     };
     let allow = answer(libc::SECCOMP_RET_ALLOW);
     let flags = |bits| {
@@ -273,7 +237,8 @@ fn search(steps: &[(u32, Answer)]) -> Vec<Instruction> {
     }
 }
 
-/// socket(family, type, protocol) and socketpair alike.
+/// socket(family, type, protocol) and socketpair alike. The kernel, too, takes families, types and flags from the low
+/// words alone.
 fn socket() -> Vec<Instruction> {
     let [unix, inet, inet6] = FAMILIES.map(|family| family as u32);
     vec![
