@@ -27,11 +27,11 @@ pub fn read_manifest(fleet: &Path) -> Result<Manifest, LeadError> {
         );
         return Err(wrong("format", manifest.format.to_string(), reason));
     }
-    if !matches!(manifest.lead.as_str(), "beside" | "rank0") {
+    if manifest.lead != "beside" {
         return Err(wrong(
             "lead",
             manifest.lead,
-            format!("`{}` should say `beside` or `rank0`", path.display()),
+            format!("`{}` should say `beside`", path.display()),
         ));
     }
     Ok(manifest)

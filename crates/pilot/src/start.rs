@@ -14,7 +14,6 @@ use crate::keep::{Bundle, Keeper, Origin, Place};
 use crate::lead::board::Board;
 use crate::lead::link::{Identity, Link};
 use crate::lead::mailbox::Mailbox;
-use crate::lead::process::LeadProcess;
 use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
 use crate::monitor::Monitor;
@@ -59,8 +58,6 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let now_us = monotonic_us();
     let ends_us = end_us(options, facts.ends_at_s, now_us, realtime_us());
     let (pilot, incarnation, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
-    let lead_process =
-        (manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
     let node = facts.node.unwrap_or_else(node::host);
     let files = manifest.lead == "none";
     let mut records = journal(&pilot, options, files);
@@ -103,7 +100,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         isolation,
         settings,
     };
-    Ok(Some(Pilot::new(cx, supply, parts, lead_process)))
+    Ok(Some(Pilot::new(cx, supply, parts)))
 }
 
 fn parts(
@@ -336,10 +333,10 @@ fn modes(path: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), Pilo
         )
     })?;
     match manifest.lead.as_str() {
-        "beside" | "rank0" | "none" => Ok((isolation, affinity)),
+        "beside" | "none" => Ok((isolation, affinity)),
         other => Err(PilotError::Usage {
             message: format!(
-                "`{}`: lead is `{other}`, expected `beside`, `rank0` or `none`",
+                "`{}`: lead is `{other}`, expected `beside` or `none`",
                 path.display()
             ),
         }),

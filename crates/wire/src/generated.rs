@@ -213,7 +213,7 @@ pub struct Manifest {
     pub site: String,
     pub epoch: u64,
     pub created_us: u64,
-    /// `beside` (the agent starts it), `rank0` (the pilot of rank 0 does) or `none` (files only, no TCP)
+    /// `beside` (the agent starts it) or `none` (files only, no TCP)
     pub lead: String,
     /// address the lead listens on; port 0 = any
     pub listen: String,

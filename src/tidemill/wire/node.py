@@ -104,7 +104,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     epoch: int
     created_us: int
-    lead: str  #: `beside` (the agent starts it), `rank0` (the pilot of rank 0 does) or `none` (files only, no TCP)
+    lead: str  #: `beside` (the agent starts it) or `none` (files only, no TCP)
     listen: str  #: address the lead listens on; port 0 = any
     settings: Settings
 

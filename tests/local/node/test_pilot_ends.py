@@ -240,17 +240,6 @@ def test_outputs_of_a_canceled_job_do_not_stay_in_the_slot(tmp_path: Path) -> No
         assert it.ended(pilot) == 0, it.tails()
 
 
-def test_the_pilot_of_rank_0_starts_the_lead_where_the_fleet_says_so(tmp_path: Path) -> None:
-    with field(tmp_path, lead="rank0") as it:
-        work = job(1, ":", events=100)
-        it.fleet.write_work(
-            programs=[program()], jobs=[work], grants=grants(work), order=WorkOrder(close=True)
-        )
-        pilots = [it.pilot("--cores", "1", env={"PMI_RANK": str(rank)}) for rank in (0, 1)]
-        assert [it.ended(pilot, timeout_s=40) for pilot in pilots] == [0, 0], it.tails()
-        assert str(it.done(1)) == "0-99"
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_full_disk_holds_what_has_outputs_and_nothing_else(tmp_path: Path) -> None:
     with field(tmp_path, output_flush_s=0.1, idle_s=3.0) as it:

@@ -1,4 +1,4 @@
-"""A fleet served in one of three ways, behind one handle: a lead beside the agent, a lead on rank 0, no lead at all."""
+"""A fleet served in one of two ways, behind one handle: a lead beside the agent, no lead at all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tidemill.site.fleet.handout import Seat
 from tidemill.site.fleet.mailbox import Mailbox
 from tidemill.wire.node import End, Ended, JobDef, Program, Returned
 
-Way = Literal["beside", "rank0", "none"]
-WAYS: tuple[Way, ...] = ("beside", "rank0", "none")
+Way = Literal["beside", "none"]
+WAYS: tuple[Way, ...] = ("beside", "none")
 CORES = 2
 
 
 class Served:
-    """The agent's side of one fleet, and its pilots. Pilot k is allocation NAME.k, or rank k of one wide allocation."""
+    """The agent's side of one fleet, and its pilots. Pilot k is allocation NAME.k."""
 
     def __init__(self, it: Field, way: Way) -> None:
         self.it = it
@@ -34,7 +34,7 @@ class Served:
         self._taken = 0
 
     def allocation(self, k: int) -> str:
-        return "tm-here-e1-1" if self.way == "rank0" else f"tm-here-e1-1.{k}"
+        return f"tm-here-e1-1.{k}"
 
     def give(self, *jobs: JobDef, programs: list[Program] | None = None) -> None:
         known = programs or [program()]
@@ -59,8 +59,7 @@ class Served:
         if self.mailbox is not None and name not in self.running:
             arguments += ["--work-from", str(self.mailbox.first_shares([self.seat(name)]))]
         self.running.add(name)
-        rank = str(k) if self.way == "rank0" else "0"
-        return self.it.pilot(*arguments, allocation=name, env={"PMI_RANK": rank})
+        return self.it.pilot(*arguments, allocation=name, env={"PMI_RANK": "0"})
 
     def seat(self, name: str) -> Seat:
         return Seat(allocation=name, cores=CORES, memory_mb=1000)
@@ -90,8 +89,7 @@ class Served:
 
     def end(self, k: int) -> None:
         """The batch system says that the allocation is over."""
-        if self.way != "rank0":
-            self.order(WorkOrder(ended=[self.allocation(k)]))
+        self.order(WorkOrder(ended=[self.allocation(k)]))
 
     def finish(self, k: int, at_us: int) -> None:
         self.order(WorkOrder(ends=[End(allocation=self.allocation(k), at_us=at_us)]))

@@ -18,12 +18,6 @@ impl Ledger {
             && !self.leaving.contains(allocation)
     }
 
-    /// Whether every allocation that has connected was ordered to leave.
-    pub fn all_leave(&self) -> bool {
-        let mut known = self.of_allocation.keys();
-        !self.leaving.is_empty() && known.all(|allocation| self.leaving.contains(allocation))
-    }
-
     /// Every pilot of an allocation that is known.
     pub fn pilots_of(&self, allocation: &str) -> &[PilotKey] {
         self.of_allocation.get(allocation).map_or(&[], Vec::as_slice)

@@ -214,9 +214,7 @@ impl Lead {
         if self.superseded {
             return Some(Exit::Superseded);
         }
-        // on rank 0 we are part of an allocation: when it leaves, so do we
-        let leaves = self.manifest.lead == "rank0" && self.ledger.all_leave();
-        if !self.ledger.is_closed() && !self.stopped && !self.abandoned && !leaves {
+        if !self.ledger.is_closed() && !self.stopped && !self.abandoned {
             self.quiet_since = now;
             return None;
         }
@@ -228,7 +226,7 @@ impl Lead {
         }
         let dead_after_us = seconds_us(self.manifest.settings.dead_after_s);
         let given_up = now.saturating_sub(self.quiet_since) > dead_after_us;
-        let over = self.ledger.is_draining() || self.abandoned || leaves || given_up;
+        let over = self.ledger.is_draining() || self.abandoned || given_up;
         let exit = if self.abandoned && !self.ledger.is_closed() && !self.stopped {
             Exit::Abandoned
         } else {

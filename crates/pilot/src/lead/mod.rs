@@ -6,7 +6,6 @@ mod address;
 pub mod board;
 pub mod link;
 pub mod mailbox;
-pub mod process;
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! How a pilot leaves: it makes everything safe, records the reason, and stays while other pilots need its lead.
+//! How a pilot leaves: it makes everything safe, and records the reason.
 
 use tidemill_sys::child;
-use tidemill_sys::fd::{self, Poll};
+use tidemill_sys::fd;
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::{Ended, LeadMessage, Record};
 
@@ -9,7 +9,6 @@ use super::Pilot;
 use crate::error::{PilotError, LOG};
 use crate::lead::link::{LinkEvent, Standing};
 use crate::life::{Phase, Reason};
-use crate::time::seconds_us;
 
 /// Longest wait for the lead's acknowledgement, from the order to stop.
 const STOP_ACK_US: u64 = 1_300_000;
@@ -68,7 +67,6 @@ impl Pilot {
                 ("acked", &self.cx.report.records.all_acked()),
             ],
         );
-        self.outlive_lead(reason)?;
         let failed = reason == Reason::Error || !self.cx.report.records.all_safe();
         Ok(if failed { 3 } else { 0 })
     }
@@ -181,35 +179,6 @@ impl Pilot {
                 _ => {}
             }
         }
-        Ok(())
-    }
-
-    /// Rank 0 stays while its lead serves other pilots, unless it has to go.
-    fn outlive_lead(&mut self, reason: Reason) -> Result<(), PilotError> {
-        let Some(mut lead) = self.lead_process.take() else {
-            return Ok(());
-        };
-        // it waits for all pilots to have left, us included
-        self.cx.lead.reset(monotonic_us(), "we leave");
-        if matches!(
-            reason,
-            Reason::Idle | Reason::Drain | Reason::Stop | Reason::DeadAgent
-        ) {
-            // the others drain too, for as long at most; who is idle waits for those who are not
-            let limit_us = monotonic_us() + seconds_us(self.cx.settings.drain_s) + PEACE_ACK_US;
-            while lead.watch(monotonic_us()) {
-                let now_us = monotonic_us();
-                let over = self.cx.life.deadline_us().is_some_and(|at_us| now_us >= at_us)
-                    || (reason != Reason::Idle && now_us >= limit_us);
-                if over || self.cx.signals.take().is_some() {
-                    break;
-                }
-                let mut polls = [Poll::new(self.cx.signals.fd(), fd::READABLE)];
-                fd::poll(&mut polls, Some(PAUSE_US))
-                    .map_err(|error| PilotError::system("poll")(error.source))?;
-            }
-        }
-        lead.stop();
         Ok(())
     }
 }

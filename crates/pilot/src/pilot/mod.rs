@@ -16,7 +16,6 @@ use tidemill_wire::log::cause;
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
 use crate::keep::Keeper;
-use crate::lead::process::{LeadProcess, WATCH_US};
 use crate::life::{Change, Outlook, Phase, Reason};
 use crate::monitor::Monitor;
 use crate::node::signals::Notice;
@@ -33,7 +32,6 @@ pub struct Pilot {
     monitor: Monitor,
     setups: Setups,
     asking: Asking,
-    lead_process: Option<LeadProcess>,
 }
 
 /// Parts that a pilot is started with.
@@ -44,7 +42,7 @@ pub struct Parts {
 }
 
 impl Pilot {
-    pub fn new(cx: Context, supply: Supply, parts: Parts, lead_process: Option<LeadProcess>) -> Self {
+    pub fn new(cx: Context, supply: Supply, parts: Parts) -> Self {
         Pilot {
             asking: Asking::new(&cx.settings),
             cx,
@@ -53,7 +51,6 @@ impl Pilot {
             permits: parts.permits,
             monitor: parts.monitor,
             setups: Setups::default(),
-            lead_process,
         }
     }
 
@@ -131,7 +128,6 @@ impl Pilot {
             self.monitor.due_us(now_us),
             self.setups.due_us(now_us),
             self.asking.due_us(&self.cx),
-            self.lead_process.as_ref().map(|_| now_us + WATCH_US),
         ];
         parts.into_iter().flatten().min()
     }
@@ -168,9 +164,6 @@ impl Pilot {
 
     /// Make the changes of phase that are due.
     fn live(&mut self) -> Result<(), PilotError> {
-        if let Some(lead) = &mut self.lead_process {
-            lead.watch(self.cx.now_us);
-        }
         let outlook = self.outlook();
         if self.cx.life.see(&outlook, self.cx.now_us) {
             let actions = self.cx.work.forget(true);
