@@ -4,7 +4,6 @@
 //! returns all unfinished work when it has to leave. It does not start payloads itself (the slots' inits do) and does
 //! not know the agent: it sees only the fleet directory and the lead.
 
-mod aside;
 mod cache;
 mod context;
 mod error;
@@ -26,10 +25,13 @@ mod supply;
 mod time;
 mod work;
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io::Write;
 
 use tidemill_wire::log;
+
+/// The name in /proc/PID/comm of children that call the shared file system.
+const FILES: &CStr = c"tidemill-files";
 
 /// Print the GPUs that a pilot would use here, as JSON: `[{"vendor": "nvidia", "name": "GPU-...", "domain": 3}]`; the exit
 /// code. No arguments.

@@ -1,13 +1,11 @@
-//! The messages between a pilot and its stage: one JSON object per line.
+//! The messages between a pilot and its stage: frames of JSON (`tidemill_wire::worker`).
 
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tidemill_wire::{StagedFile, LINE_BYTES_MAX};
-
-use crate::error::StageError;
+use tidemill_wire::worker::Served;
+use tidemill_wire::StagedFile;
 
 /// Pilot to stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,58 +82,19 @@ pub enum FailureKind {
     Full,
 }
 
-/// Lines to the pilot, from any thread.
-#[derive(Debug)]
-pub struct Pilot(Mutex<UnixStream>);
+/// Reports to the pilot, from any thread.
+pub struct Pilot(Mutex<Served>);
 
 impl Pilot {
     pub fn new(stream: UnixStream) -> Self {
-        Pilot(Mutex::new(stream))
+        Pilot(Mutex::new(Served::new(stream)))
     }
 
     pub fn tell(&self, report: &Report) {
-        if let Ok(mut line) = serde_json::to_vec(report) {
-            line.push(b'\n');
-            // a pilot that is gone takes us with it: the reader of orders sees its end
-            let _ = self
-                .0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .write_all(&line);
-        }
-    }
-}
-
-/// Orders in turn; None: the pilot has closed its end.
-pub struct Orders(BufReader<UnixStream>);
-
-impl Orders {
-    pub fn new(stream: UnixStream) -> Self {
-        Orders(BufReader::new(stream))
-    }
-
-    pub fn next(&mut self) -> Result<Option<Order>, StageError> {
-        let mut line = Vec::new();
-        let wrong = |message: String| StageError::Control { message };
-        loop {
-            let buffer = self.0.fill_buf().map_err(|error| wrong(error.to_string()))?;
-            if buffer.is_empty() {
-                return Ok(None);
-            }
-            let (taken, ends) = match buffer.iter().position(|&byte| byte == b'\n') {
-                Some(at) => (at + 1, true),
-                None => (buffer.len(), false),
-            };
-            line.extend_from_slice(&buffer[..taken]);
-            self.0.consume(taken);
-            if line.len() > LINE_BYTES_MAX {
-                return Err(wrong(format!("a line of more than {LINE_BYTES_MAX} bytes")));
-            }
-            if ends {
-                return serde_json::from_slice(&line)
-                    .map(Some)
-                    .map_err(|error| wrong(error.to_string()));
-            }
-        }
+        // a pilot that is gone takes us with it: the reader of orders sees its end
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .answer(report);
     }
 }

@@ -1,6 +1,6 @@
 //! `tidemill-node stage`: a node's store of files in memory, and its exchange of them with other nodes.
 //!
-//! A child of the pilot: it has threads, the pilot has none. Orders come as lines of JSON on descriptor 0, a socket whose
+//! A child of the pilot: it has threads, the pilot has none. Orders come as frames of JSON on descriptor 0, a socket whose
 //! end is the end of this process. Each file is read from the shared file system by one node and handed on block by
 //! block while it comes, so that a tree of nodes gets it in little more time than the first.
 
@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use tidemill_sys::{process, security, signal};
 use tidemill_wire::log::{cause, Log};
+use tidemill_wire::worker::Served;
 
 pub use control::{FailureKind, Order, Report};
 pub use entry::BLOCK_BYTES;
@@ -41,7 +42,7 @@ pub const USAGE: &str = "\
 Usage: tidemill-node stage
 
 Started by a pilot: holds files in the node's memory and exchanges them with other nodes.
-Takes orders as lines of JSON on descriptor 0, a socket, and ends with it.
+Takes orders as frames of JSON on descriptor 0, a socket, and ends with it.
 ";
 
 /// This process.
@@ -99,8 +100,9 @@ fn stage() -> Result<(), StageError> {
 pub(crate) fn serve(socket: UnixStream) -> Result<(), StageError> {
     let wrong = |message: String| StageError::Control { message };
     let answers = socket.try_clone().map_err(|error| wrong(error.to_string()))?;
-    let mut orders = control::Orders::new(socket);
-    let Some(first) = orders.next()? else {
+    let mut pilot = Served::new(socket);
+    let mut next = || pilot.request().map_err(|error| wrong(cause(&error)));
+    let Some((first, _)) = next()? else {
         return Ok(());
     };
     let Order::Start {
@@ -122,7 +124,7 @@ pub(crate) fn serve(socket: UnixStream) -> Result<(), StageError> {
         pilot: control::Pilot::new(answers),
     });
     node.pilot.tell(&listen(&node, host.as_deref()));
-    while let Some(order) = orders.next()? {
+    while let Some((order, _)) = next()? {
         match order {
             Order::Fetch { file, peers, fast } => fetch::start(&node, (file, fast), peers),
             Order::Adopt { sha256, bytes, fast } => fetch::adopt(&node, sha256, bytes, fast),

@@ -1,6 +1,6 @@
 //! Several nodes in one process, each with its own store, served as a pilot serves them.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use tidemill_wire::worker::Served;
 use tidemill_wire::{Piece, StagedFile};
 
 use crate::control::{FailureKind, Order, Report};
@@ -19,8 +20,8 @@ const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2
 
 /// A stage as its pilot sees it.
 struct Stage {
-    orders: UnixStream,
-    reports: BufReader<UnixStream>,
+    /// frames are the same in both directions
+    socket: Served,
     store: tempfile::TempDir,
     address: String,
 }
@@ -36,8 +37,7 @@ impl Stage {
         std::thread::spawn(move || crate::serve(theirs));
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut stage = Stage {
-            reports: BufReader::new(ours.try_clone().unwrap()),
-            orders: ours,
+            socket: Served::new(ours),
             address: String::new(),
             store,
         };
@@ -57,15 +57,11 @@ impl Stage {
     }
 
     fn order(&mut self, order: &Order) {
-        let mut line = serde_json::to_vec(order).unwrap();
-        line.push(b'\n');
-        self.orders.write_all(&line).unwrap();
+        assert!(self.socket.answer(order));
     }
 
     fn report(&mut self) -> Report {
-        let mut line = String::new();
-        self.reports.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap()
+        self.socket.request().unwrap().unwrap().0
     }
 
     fn fetch(&mut self, file: &StagedFile, peers: &[&str]) {

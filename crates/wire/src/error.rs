@@ -24,6 +24,13 @@ pub enum WireError {
         #[source]
         source: serde_json::Error,
     },
+    #[error("failed to {operation} the process `{name}`")]
+    Process {
+        operation: &'static str,
+        name: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("failed to get random bytes")]
     Random(#[source] io::Error),
 }

@@ -1,7 +1,8 @@
-//! What agent, lead and pilots write to each other: types, framed lines, journals, the handshake, line buffers.
+//! What agent, lead and pilots write to each other: types, framed lines, journals, the handshake, line buffers; and
+//! what a process and a child that works for it do (`worker`).
 //!
-//! The types come from `src/tidemill/wire/node.py`, where the protocol is described. This crate knows no process and no
-//! scheduling.
+//! The types come from `src/tidemill/wire/node.py`, where the protocol is described. This crate knows no kind of
+//! process and no scheduling.
 
 pub mod alive;
 mod error;
@@ -18,6 +19,7 @@ pub mod log;
 pub mod memory;
 pub mod segments;
 mod work;
+pub mod worker;
 
 pub use alive::{AliveFile, Silence};
 pub use error::WireError;

@@ -9,14 +9,14 @@ use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use tidemill_slot::ToSlot;
-use tidemill_sys::fd::{Poll, READABLE};
+use tidemill_sys::fd::Poll;
 use tidemill_sys::{own, process, spawn};
+use tidemill_wire::log::cause;
+use tidemill_wire::worker::Worker;
 use tidemill_wire::NodeCacheDef;
 
-use crate::images::child::Child;
-use server::Order;
+use server::{Order, Told};
 
 #[derive(Default)]
 enum State {
@@ -24,7 +24,7 @@ enum State {
     #[default]
     None,
     Runs {
-        child: Child,
+        child: Worker<Told>,
         memory_mb: u64,
     },
     /// It cannot run here.
@@ -77,7 +77,7 @@ impl NodeCache {
 
     pub fn poll(&self) -> Option<Poll> {
         match &self.state {
-            State::Runs { child, .. } => Some(Poll::new(child.fd(), READABLE)),
+            State::Runs { child, .. } => Some(child.poll()),
             _ => None,
         }
     }
@@ -101,7 +101,8 @@ impl NodeCache {
         self.state = State::Over; // until it runs
         let started = order(def, self.isolated).and_then(|order| {
             let address = format!("127.0.0.1:{}", order.port);
-            Ok((Child::start(|pilot| server::serve(order, pilot))?, address))
+            let child = Worker::start(server::NAME, &[], |pilot| server::serve(order, pilot));
+            Ok((child.map_err(|error| cause(&error))?, address))
         });
         match started {
             Ok((child, address)) => {
@@ -121,33 +122,28 @@ impl NodeCache {
         let State::Runs { child, .. } = &mut self.state else {
             return Vec::new();
         };
-        let told = child.hear();
-        let over = child.is_over();
-        let mut news: Vec<News> = told.iter().filter_map(|message| self.take(message)).collect();
-        let failed = news.iter().any(|each| matches!(each, News::Failed(_)));
-        if over && !failed {
-            news.push(News::Failed(String::from("the process that runs it has ended")));
+        match child.hear() {
+            Ok(told) => told.into_iter().filter_map(|each| self.take(each)).collect(),
+            Err(how) => vec![News::Failed(how)],
         }
-        news
     }
 
-    fn take(&mut self, message: &Value) -> Option<News> {
-        let text = |name: &str| message[name].as_str().map(str::to_owned);
-        if let Some(directory) = text("directory") {
-            self.directory = Some(directory.into());
+    fn take(&mut self, told: Told) -> Option<News> {
+        match told {
+            Told::Directory(directory) => self.directory = Some(directory),
+            Told::Sums {
+                origin_bytes,
+                client_bytes,
+            } => self.figures = Some((origin_bytes, client_bytes)),
+            Told::Port(port) => {
+                self.address = format!("127.0.0.1:{port}");
+                return Some(News::Moved);
+            }
+            Told::Runs(place) => return Some(News::Runs(format!("{} in {place}", self.address))),
+            Told::Died(why) => return Some(News::Died(why)),
+            Told::Failed(why) => return Some(News::Failed(why)),
         }
-        if let Some(port) = message["port"].as_u64() {
-            self.address = format!("127.0.0.1:{port}");
-            return Some(News::Moved);
-        }
-        if let (Some(origin), Some(clients)) =
-            (message["origin_bytes"].as_u64(), message["client_bytes"].as_u64())
-        {
-            self.figures = Some((origin, clients));
-        }
-        let runs = text("runs").map(|where_| News::Runs(format!("{} in {where_}", self.address)));
-        runs.or_else(|| text("died").map(News::Died))
-            .or_else(|| text("failed").map(News::Failed))
+        None
     }
 
     /// It cannot run here; memory that is free with it.
@@ -168,20 +164,8 @@ impl NodeCache {
     }
 
     pub fn figures(&mut self) -> Option<(u64, u64)> {
-        self.hear_figures();
+        self.hear(); // what else it says changes nothing any more
         self.figures.take()
-    }
-
-    fn hear_figures(&mut self) {
-        if let State::Runs { child, .. } = &mut self.state {
-            for message in child.hear() {
-                self.take_figures(&message);
-            }
-        }
-    }
-
-    fn take_figures(&mut self, message: &Value) {
-        let _ = self.take(message); // what else it says changes nothing any more
     }
 
     /// End it; the child that still removes what it held.
@@ -225,12 +209,11 @@ fn free_port() -> Result<u16, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn what_the_process_says_becomes_figures_and_news() {
         let mut cache = NodeCache::new(true);
-        assert_eq!(cache.take(&json!({"port": 77})), Some(News::Moved));
+        assert_eq!(cache.take(Told::Port(77)), Some(News::Moved));
         assert_eq!(
             cache.message(),
             ToSlot::NodeCache {
@@ -238,7 +221,11 @@ mod tests {
                 why: String::new()
             }
         );
-        assert_eq!(cache.take(&json!({"origin_bytes": 5, "client_bytes": 7})), None);
+        let sums = Told::Sums {
+            origin_bytes: 5,
+            client_bytes: 7,
+        };
+        assert_eq!(cache.take(sums), None);
         assert_eq!(cache.figures(), Some((5, 7)));
         assert_eq!(cache.figures(), None, "they are noted once");
         assert_eq!(cache.refuse("it is over"), 0);

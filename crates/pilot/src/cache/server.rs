@@ -13,16 +13,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Exit, Waited};
 use tidemill_sys::spawn::{Command, ShellLimits, Spawner, Strings};
 use tidemill_sys::time::monotonic_us;
 use tidemill_sys::{child, file, security, signal};
 use tidemill_wire::log::cause;
+use tidemill_wire::worker::Served;
 use tidemill_wire::NodeCacheDef;
 
-use crate::images::child::Teller;
 use crate::images::home;
 
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -41,6 +41,28 @@ const REPORT_BYTES_MAX: usize = 64 << 10;
 /// Environment variables that xrootd inherits, so that it finds its libraries.
 const PASSED: [&str; 6] = ["PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LANG", "TZ"];
 
+/// In /proc/PID/comm.
+pub const NAME: &std::ffi::CStr = c"tidemill-cache";
+
+/// What the process says of itself and of xrootd.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Told {
+    /// To be removed when it is gone.
+    Directory(PathBuf),
+    /// xrootd is started, in this directory.
+    Runs(String),
+    /// From now on it listens at this port.
+    Port(u16),
+    Sums {
+        origin_bytes: u64,
+        client_bytes: u64,
+    },
+    /// It is started again.
+    Died(String),
+    /// It is given up.
+    Failed(String),
+}
+
 /// What to run.
 pub struct Order {
     pub def: NodeCacheDef,
@@ -51,22 +73,25 @@ pub struct Order {
 }
 
 /// Run it until the pilot is gone, or it is given up.
-pub fn serve(order: Order, pilot: &Teller) {
-    // the pilot's end is seen by its pipe: what is in shared memory has to be removed then
+pub fn serve(order: Order, mut pilot: Served) {
+    // the pilot's end is seen by its socket: what is in shared memory has to be removed then
     let _ = security::set_parent_death_signal(0);
     let own = match make_place(&order) {
         Ok(own) => own,
-        Err(why) => return pilot.tell(&json!({ "failed": why })),
+        Err(why) => {
+            pilot.answer(&Told::Failed(why));
+            return;
+        }
     };
     if let Place::Shared(own) = &own {
-        pilot.tell(&json!({ "directory": own.path().to_string_lossy() }));
+        pilot.answer(&Told::Directory(own.path().to_owned()));
     }
-    let told = Server::new(order, own.path()).and_then(|mut server| server.run(pilot));
+    let told = Server::new(order, own.path()).and_then(|mut server| server.run(&mut pilot));
     if let Place::Shared(own) = &own {
         own::remove(own.path());
     }
     if let Err(why) = told {
-        pilot.tell(&json!({ "failed": why }));
+        pilot.answer(&Told::Failed(why));
     }
 }
 
@@ -156,13 +181,12 @@ impl Server {
     }
 
     /// Err: it is given up, and why.
-    fn run(&mut self, pilot: &Teller) -> Result<(), String> {
+    fn run(&mut self, pilot: &mut Served) -> Result<(), String> {
         let mut deaths = 0;
         loop {
             let begun_us = monotonic_us();
             let pid = self.start()?;
-            let place = self.directory.display().to_string();
-            pilot.tell(&json!({ "runs": place }));
+            pilot.answer(&Told::Runs(self.directory.display().to_string()));
             let Some(how) = self.watch(pid, pilot) else {
                 child::end(pid);
                 return Ok(());
@@ -176,19 +200,20 @@ impl Server {
             let Some(pause_us) = PAUSES_US.get(deaths - 1) else {
                 return Err(format!("{why}; started {deaths} times"));
             };
-            pilot.tell(&json!({ "died": why }));
+            let is_taken = why.contains("in use");
+            pilot.answer(&Told::Died(why));
             if !pilot.sleep(*pause_us) {
                 return Ok(());
             }
-            if why.contains("in use") {
+            if is_taken {
                 self.order.port = super::free_port()?;
-                pilot.tell(&json!({ "port": self.order.port }));
+                pilot.answer(&Told::Port(self.order.port));
             }
         }
     }
 
     /// How it ended; None: the pilot is gone.
-    fn watch(&mut self, pid: i32, pilot: &Teller) -> Option<String> {
+    fn watch(&mut self, pid: i32, pilot: &mut Served) -> Option<String> {
         let how = loop {
             if !pilot.sleep(LOOK_US) {
                 return None;
@@ -259,7 +284,7 @@ impl Server {
     }
 
     /// Count fetched and sent bytes and send changes to the pilot. Keep the log short.
-    fn count(&mut self, pilot: &Teller) {
+    fn count(&mut self, pilot: &mut Served) {
         let mut packet = vec![0; REPORT_BYTES_MAX];
         while let Ok(length) = self.reports.recv(&mut packet) {
             let text = String::from_utf8_lossy(&packet[..length]);
@@ -283,7 +308,11 @@ impl Server {
         let sums = (self.origin_bytes, self.sent_before + self.sent_bytes);
         if sums != self.told {
             self.told = sums;
-            pilot.tell(&json!({ "origin_bytes": sums.0, "client_bytes": sums.1 }));
+            let (origin_bytes, client_bytes) = sums;
+            pilot.answer(&Told::Sums {
+                origin_bytes,
+                client_bytes,
+            });
         }
     }
 

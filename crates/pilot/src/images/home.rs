@@ -3,14 +3,14 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
-use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::fd;
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Namespaces};
 use tidemill_sys::{child, mount, Result, SysError};
 use tidemill_wire::log::cause;
+use tidemill_wire::worker::Worker;
 
-use super::child::Child;
+use super::image::NAME;
 use super::GONE;
 use crate::error::LOG;
 
@@ -113,17 +113,15 @@ fn remove_left() {
 
 /// Whether `enter_namespaces` would succeed, found out by a child: there is no way back out of half of it.
 fn try_namespaces(size_mb: u64) -> std::result::Result<(), String> {
-    let mut trial = Child::start(|pilot| {
-        let cause = enter_namespaces(size_mb).err().map(|error| cause(&error));
-        pilot.tell(&json!({ "failed": cause }));
-    })?;
-    let mut polls = [Poll::new(trial.fd(), READABLE)];
-    fd::poll(&mut polls, Some(TRIAL_US)).map_err(|error| cause(&error))?;
-    match trial.hear().first().map(|told| told["failed"].as_str()) {
-        Some(None) => Ok(()),
-        Some(Some(cause)) => Err(cause.to_owned()),
-        None => Err(String::from("a child that tried namespaces did not answer")),
-    }
+    type Tried = std::result::Result<(), String>;
+    let trial = Worker::<Tried>::start(NAME, &[], |mut pilot| {
+        let tried = enter_namespaces(size_mb).map_err(|error| cause(&error));
+        pilot.answer(&tried.map(drop));
+    });
+    let mut trial = trial.map_err(|error| cause(&error))?;
+    fd::poll(&mut [trial.poll()], Some(TRIAL_US)).map_err(|error| cause(&error))?;
+    let answered = trial.hear()?.into_iter().next();
+    answered.unwrap_or_else(|| Err(String::from("a child that tried namespaces did not answer")))
 }
 
 /// As real root a mount namespace is enough; others get theirs with a user namespace in which they stay who they are.

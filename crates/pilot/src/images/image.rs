@@ -1,28 +1,48 @@
 //! One image: read from the shared file system, then shown.
 
 use std::fs::Permissions;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::{json, Value};
+use serde::{Deserialize, Serialize};
 use tidemill_image::{assemble, Limits};
+use tidemill_sys::fd::Poll;
 use tidemill_sys::time::monotonic_us;
 use tidemill_sys::{file, mount, own};
+use tidemill_wire::log::cause;
+use tidemill_wire::worker::{Served, Worker};
 use tidemill_wire::ImageUse;
 
-use super::child::{Child, Teller};
 use super::{paths, Event, Shown, GONE};
 use crate::error::LOG;
+
+/// In /proc/PID/comm.
+pub const NAME: &std::ffi::CStr = c"tidemill-image";
+
+/// What a child says of its image.
+#[derive(Debug, Serialize, Deserialize)]
+enum Told {
+    Fetched,
+    /// `served`: by squashfuse, which can die
+    Shown {
+        way: String,
+        note: String,
+        bytes: u64,
+        served: bool,
+    },
+    Failed(String),
+    Died(String),
+}
 
 /// Where it is.
 enum Stage {
     /// its file is on the way
-    Fetching(Child),
+    Fetching(Worker<Told>),
     /// it is being made a directory
-    Showing(Child),
+    Showing(Worker<Told>),
     /// slots use it; the child watches squashfuse, where there is one
-    Shown(Option<Child>),
+    Shown(Option<Worker<Told>>),
     Over,
 }
 
@@ -81,19 +101,16 @@ impl Image {
         let partial = part(&self.file);
         let _ = std::fs::remove_file(&partial); // of an attempt that was broken off
         let (name, staged, file, home) = (&self.name, &image.file, &self.file, &self.home);
-        let child = Child::start(|pilot| {
+        let child = Worker::start(NAME, &[], |mut pilot| {
             finish_removals(home);
             let fetched = assemble(name, staged, &partial, &mut || true).map_err(|error| error.chain());
             let kept = fetched.and_then(|()| {
                 std::fs::rename(&partial, file)
                     .map_err(|error| format!("failed to rename `{}`: {error}", partial.display()))
             });
-            pilot.tell(&match kept {
-                Ok(()) => json!({"fetched": true}),
-                Err(cause) => json!({"failed": cause}),
-            });
-        })?;
-        self.stage = Stage::Fetching(child);
+            pilot.answer(&kept.map_or_else(Told::Failed, |()| Told::Fetched));
+        });
+        self.stage = Stage::Fetching(child.map_err(|error| cause(&error))?);
         Ok(())
     }
 
@@ -103,16 +120,18 @@ impl Image {
         self.since_us = now_us;
         let (file, at, want, limits) = (&self.file, &self.at, self.want, Limits::memory(self.limit_bytes));
         let home = &self.home;
-        self.stage = Stage::Showing(Child::start(|pilot| {
+        let child = Worker::start(NAME, &[], |pilot| {
             finish_removals(home);
             keep_shown((file, at), want, &limits, pilot);
-        })?);
+        });
+        self.stage = Stage::Showing(child.map_err(|error| cause(&error))?);
         Ok(())
     }
 
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// Readable when there is something to `hear`.
+    pub fn poll(&self) -> Option<Poll> {
         match &self.stage {
-            Stage::Fetching(child) | Stage::Showing(child) | Stage::Shown(Some(child)) => Some(child.fd()),
+            Stage::Fetching(child) | Stage::Showing(child) | Stage::Shown(Some(child)) => Some(child.poll()),
             Stage::Shown(None) | Stage::Over => None,
         }
     }
@@ -123,29 +142,29 @@ impl Image {
     }
 
     /// What is new.
-    pub fn poll(&mut self) -> Option<Event> {
+    pub fn hear(&mut self) -> Option<Event> {
         let child = match &mut self.stage {
             Stage::Fetching(child) | Stage::Showing(child) | Stage::Shown(Some(child)) => child,
             Stage::Shown(None) | Stage::Over => return None,
         };
-        let (told, over) = (child.hear(), child.is_over());
-        for message in &told {
-            let text = |key: &str| message.get(key).and_then(Value::as_str).map(str::to_owned);
-            if let Some(cause) = text("died") {
-                return Some(self.over(true, &cause));
+        let told = match child.hear() {
+            Ok(told) => told.into_iter().next()?, // at most its end comes with it, which is heard again
+            Err(how) => {
+                let was_shown = matches!(self.stage, Stage::Shown(_));
+                return Some(self.over(was_shown, &how));
             }
-            if let Some(cause) = text("failed") {
-                return Some(self.over(false, &cause));
-            }
-            if let Some(way) = text("shown") {
-                return Some(Event::Shown(self.shown(message, way)));
-            }
-            if message.get("fetched").is_some() {
-                return self.show().err().map(|cause| self.over(false, &cause));
-            }
+        };
+        match told {
+            Told::Fetched => self.show().err().map(|cause| self.over(false, &cause)),
+            Told::Shown {
+                way,
+                note,
+                bytes,
+                served,
+            } => Some(Event::Shown(self.shown(way, (&note, bytes), served))),
+            Told::Failed(cause) => Some(self.over(false, &cause)),
+            Told::Died(cause) => Some(self.over(true, &cause)),
         }
-        let was_shown = matches!(self.stage, Stage::Shown(_));
-        over.then(|| self.over(was_shown, "the process that looked after it is gone"))
     }
 
     fn over(&mut self, died: bool, cause: &str) -> Event {
@@ -158,13 +177,10 @@ impl Image {
         }
     }
 
-    fn shown(&mut self, message: &Value, way: String) -> Shown {
-        let number = |key: &str| message.get(key).and_then(Value::as_u64).unwrap_or(0);
-        let said = message.get("note").and_then(Value::as_str).unwrap_or_default();
-        let mut notes = vec![self.note.as_str(), said];
+    fn shown(&mut self, way: String, (note, bytes): (&str, u64), served: bool) -> Shown {
+        let mut notes = vec![self.note.as_str(), note];
         notes.retain(|note| !note.is_empty());
         let note = notes.join("; ");
-        let served = message.get("served").and_then(Value::as_bool).unwrap_or(false);
         let child = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Showing(child) if served => Some(child),
             _ => None,
@@ -174,7 +190,7 @@ impl Image {
             sha256: self.sha256.clone(),
             way,
             note,
-            held_mb: (self.bytes + number("bytes")).div_ceil(1 << 20),
+            held_mb: (self.bytes + bytes).div_ceil(1 << 20),
             bytes: self.bytes,
             fetch_ms: self.fetch_ms,
             show_ms: monotonic_us().saturating_sub(self.since_us) / 1000,
@@ -229,21 +245,28 @@ fn finish_removals(home: &Path) {
 }
 
 /// The life of the child that shows an image: as long as its squashfuse, or until the tree is unpacked.
-fn keep_shown((file, at): (&Path, &Path), want: &str, limits: &Limits, pilot: &Teller) {
+fn keep_shown((file, at): (&Path, &Path), want: &str, limits: &Limits, mut pilot: Served) {
     let mut shown = match tidemill_image::show(file, at, want, limits) {
         Ok(shown) => shown,
-        Err(error) => return pilot.tell(&json!({"failed": error.chain()})),
+        Err(error) => {
+            pilot.answer(&Told::Failed(error.chain()));
+            return;
+        }
     };
     let served = shown.watch().is_some();
-    pilot.tell(&json!({
-        "shown": shown.way.name(), "note": shown.note, "bytes": shown.bytes, "served": served,
-    }));
+    pilot.answer(&Told::Shown {
+        way: shown.way.name().to_owned(),
+        note: shown.note.clone(),
+        bytes: shown.bytes,
+        served,
+    });
     if !served {
         return;
     }
     loop {
         if let Some(how) = shown.ended() {
-            return pilot.tell(&json!({"died": how}));
+            pilot.answer(&Told::Died(how));
+            return;
         }
         if !shown.watch().is_some_and(|watched| pilot.wait(watched)) {
             return;

@@ -5,10 +5,9 @@
 //! inherit it. Without namespaces it is a directory in /dev/shm; if the pilot cannot remove it, the next pilot does
 //! (`tidemill_sys::own`).
 //!
-//! Reading and showing an image take long, and squashfuse needs supervision: each runs in a separate process (`child`)
+//! Reading and showing an image take long, and squashfuse needs supervision: each runs in a separate process
 //! that reports to the pilot's loop. Callers decide which images are needed, and in how much memory.
 
-pub mod child;
 pub mod home;
 mod image;
 
@@ -17,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use tidemill_image::{choose, Way};
 use tidemill_slot::SlotImage;
-use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::fd::{self, Poll};
 use tidemill_wire::{ImageUse, Settings};
 
 use home::Home;
@@ -120,14 +119,13 @@ impl Images {
 
     /// Descriptors to poll: one becomes readable when `poll` has events.
     pub fn polls(&self) -> impl Iterator<Item = Poll> + '_ {
-        let fds = self.images.values().filter_map(Image::fd);
-        fds.map(|fd| Poll::new(fd, READABLE))
+        self.images.values().filter_map(Image::poll)
     }
 
     /// The events since the last call; never blocks.
     pub fn poll(&mut self) -> Vec<Event> {
         self.removals.retain(|&pid| tidemill_sys::child::still_runs(pid));
-        let events: Vec<Event> = self.images.values_mut().filter_map(Image::poll).collect();
+        let events: Vec<Event> = self.images.values_mut().filter_map(Image::hear).collect();
         for event in &events {
             if let Event::Failed { sha256, .. } | Event::Died { sha256, .. } = event {
                 self.drop_image(sha256);
@@ -153,7 +151,9 @@ impl Images {
 
     /// Whether squashfuse, a process that can die, serves the image.
     pub fn is_served(&self, sha256: &str) -> bool {
-        self.images.get(sha256).is_some_and(|image| image.fd().is_some())
+        self.images
+            .get(sha256)
+            .is_some_and(|image| image.poll().is_some())
     }
 
     /// End everything and remove what the kernel would not remove by itself; the child that is still at that.

@@ -9,14 +9,15 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use tidemill_slot::{Done as SlotDone, Slot};
 use tidemill_sys::calls::Kernel;
 use tidemill_sys::fd::{self, Poll};
+use tidemill_wire::worker::Worker;
 use tidemill_wire::{Done, OutputRef};
 
 use super::bundle::Bundle;
 use super::trouble::Trouble;
 use super::writer::{Answer, Cause, Group, Log, Origin, Output, Request, Writer};
-use crate::aside::Aside;
 use crate::error::PilotError;
 use crate::work::piece::Piece;
+use crate::FILES;
 
 /// Most groups in a request, because their descriptors must fit into a socket.
 const GROUPS_MAX: usize = 32;
@@ -102,7 +103,7 @@ pub struct Place {
 
 pub struct Keeper {
     place: Place,
-    aside: Option<Aside<Answer>>,
+    worker: Option<Worker<Answer>>,
     /// Longest time before what is new becomes safe, and the present one.
     flush_us: u64,
     pause_us: u64,
@@ -141,7 +142,7 @@ impl Keeper {
         Keeper {
             trouble: Trouble::new(patience_us),
             place,
-            aside: None,
+            worker: None,
             flush_us,
             pause_us: flush_us.min(FIRST_FLUSH_US),
             number: 0,
@@ -167,12 +168,12 @@ impl Keeper {
         };
         let writer = Writer::new(Kernel, bundle, origin, self.place.output_bytes_max);
         let kept = writer.descriptors();
-        self.aside = Some(Aside::start(&kept, |served| writer.serve(served))?);
+        self.worker = Some(Worker::start(FILES, &kept, |served| writer.serve(served))?);
         Ok(())
     }
 
     pub fn poll(&self) -> Option<Poll> {
-        self.aside.as_ref().map(Aside::poll)
+        self.worker.as_ref().map(Worker::poll)
     }
 
     /// Take the outputs of a Done over; `step` brings them into the bundle. Those that find no room leave their slot.
@@ -218,10 +219,10 @@ impl Keeper {
 
     /// Handle the child's answers, and check whether it hangs.
     pub(super) fn hear<'a>(&mut self, slot_of: &dyn Fn(u32) -> Option<&'a Slot>, now_us: u64) -> Vec<Kept> {
-        let Some(aside) = &mut self.aside else {
+        let Some(worker) = &mut self.worker else {
             return Vec::new();
         };
-        let answers = match aside.hear() {
+        let answers = match worker.hear() {
             Ok(answers) => answers,
             Err(how) => return self.start_over(&how, slot_of, now_us),
         };
@@ -385,7 +386,7 @@ impl Keeper {
         now_us: u64,
     ) -> Vec<Kept> {
         self.trouble.failed(how.to_owned(), now_us);
-        self.aside = None;
+        self.worker = None;
         (self.copying, self.logging, self.syncing) = (false, false, false);
         for waiting in std::mem::take(&mut self.sent).into_iter().rev() {
             if waiting.dropped {
@@ -409,15 +410,15 @@ impl Keeper {
             return Ok(Vec::new());
         }
         let was_awaited = self.is_awaited();
-        if self.aside.is_none() && has_some {
+        if self.worker.is_none() && has_some {
             if let Err(error) = self.start(None) {
                 self.trouble.failed(tidemill_wire::log::cause(&error), now_us);
             }
         }
         let mut kept = Vec::new();
-        if let Some(mut aside) = self.aside.take() {
-            let sent = self.send_all(&mut aside, slot_of, (idle, now_us));
-            self.aside = Some(aside);
+        if let Some(mut worker) = self.worker.take() {
+            let sent = self.send_all(&mut worker, slot_of, (idle, now_us));
+            self.worker = Some(worker);
             kept = sent?;
         }
         if !was_awaited && self.is_awaited() {
@@ -428,21 +429,21 @@ impl Keeper {
 
     fn send_all<'a>(
         &mut self,
-        aside: &mut Aside<Answer>,
+        worker: &mut Worker<Answer>,
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
         (idle, now_us): (bool, u64),
     ) -> Result<Vec<Kept>, PilotError> {
         if !self.logging && !self.logs.is_empty() {
             let (logs, texts): (Vec<Log>, Vec<Vec<u8>>) = self.logs.drain(..).unzip();
-            aside.send(&Request::Logs { logs }, &texts.concat())?;
+            worker.send(&Request::Logs { logs }, &texts.concat())?;
             self.logging = true;
         }
         let mut kept = Vec::new();
         if !self.copying && !self.waiting.is_empty() {
-            kept = self.send_copies(aside, slot_of)?;
+            kept = self.send_copies(worker, slot_of)?;
         }
         if !self.syncing && self.sync_is_due(idle, now_us) {
-            aside.send(&Request::Sync { ends: false }, &[])?;
+            worker.send(&Request::Sync { ends: false }, &[])?;
             self.syncing = true;
         }
         Ok(kept)
@@ -450,7 +451,7 @@ impl Keeper {
 
     fn send_copies<'a>(
         &mut self,
-        aside: &mut Aside<Answer>,
+        worker: &mut Worker<Answer>,
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
     ) -> Result<Vec<Kept>, PilotError> {
         let most = if self.trouble.is_on() { 1 } else { GROUPS_MAX };
@@ -475,8 +476,8 @@ impl Keeper {
         if groups.is_empty() {
             return Ok(kept);
         }
-        aside.send(&Request::Copy { groups }, &body)?;
-        passed.into_iter().for_each(|slot| aside.pass(slot.scratch()));
+        worker.send(&Request::Copy { groups }, &body)?;
+        passed.into_iter().for_each(|slot| worker.pass(slot.scratch()));
         self.copying = true;
         Ok(kept)
     }
@@ -492,14 +493,14 @@ impl Keeper {
 
     /// Ask for everything to be safe, and for the end of the archive.
     pub(super) fn end_archive(&mut self) -> Result<(), PilotError> {
-        let Some(aside) = self
-            .aside
+        let Some(worker) = self
+            .worker
             .as_mut()
             .filter(|_| !self.trouble.is_on() || !self.pending.is_empty())
         else {
             return Ok(());
         };
-        aside.send(&Request::Sync { ends: true }, &[])?;
+        worker.send(&Request::Sync { ends: true }, &[])?;
         self.syncing = true;
         Ok(())
     }
@@ -513,8 +514,8 @@ impl Keeper {
         for waiting in self.sent.iter_mut().filter(|each| !each.dropped) {
             if is_over(&waiting.piece) {
                 waiting.dropped = true;
-                if let Some(aside) = &mut self.aside {
-                    aside.call_off(waiting.number);
+                if let Some(worker) = &mut self.worker {
+                    worker.call_off(waiting.number);
                 }
             }
         }

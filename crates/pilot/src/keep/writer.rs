@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use tidemill_sys::calls::{Calls, Kernel};
 use tidemill_sys::file;
 use tidemill_sys::time::monotonic_us;
+use tidemill_wire::worker::Served;
 use tidemill_wire::{log, OutputRef};
 
 use super::bundle::{Bundle, FileSource, Member, Source};
-use crate::aside::Served;
 use crate::error::PilotError;
 
 /// How often a copy asks whether it should stop.
@@ -146,7 +146,7 @@ impl<C: Calls + Clone> Writer<C> {
 
     /// Serve until the pilot is gone.
     pub fn serve(mut self, mut served: Served) {
-        while let Some((request, body)) = served.next::<Request>() {
+        while let Ok(Some((request, body))) = served.request::<Request>() {
             let goes_on = match request {
                 Request::Copy { groups } => self.copy_all(&mut served, &groups, &body),
                 Request::Logs { logs } => {

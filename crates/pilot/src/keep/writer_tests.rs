@@ -1,8 +1,8 @@
 //! The writer with calls that fail at every place: what it says is safe is there, and what it refuses can be sent again.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -37,16 +37,26 @@ fn group(number: u64) -> (Group, Vec<u8>) {
     (group, text)
 }
 
+/// The writer's end, and the pilot's, which reads answers.
+fn alone() -> (Served, Served) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (Served::new(theirs), Served::new(ours))
+}
+
+fn answers(mut from: Served) -> Vec<Answer> {
+    std::iter::from_fn(|| from.request().unwrap())
+        .map(|(answer, _)| answer)
+        .collect()
+}
+
 /// What the writer answers to a request for these groups, and to one to make them safe.
 fn ask(writer: &mut Writer<&Failing>, numbers: &[u64]) -> Vec<Answer> {
-    let (mut served, mut other) = Served::alone();
+    let (mut served, other) = alone();
     let (groups, texts): (Vec<Group>, Vec<Vec<u8>>) = numbers.iter().map(|&number| group(number)).unzip();
     assert!(writer.copy_all(&mut served, &groups, &texts.concat()));
     writer.sync(&mut served);
     drop(served);
-    let mut bytes = Vec::new();
-    other.read_to_end(&mut bytes).unwrap();
-    Served::answers(&bytes)
+    answers(other)
 }
 
 #[test]
@@ -99,7 +109,7 @@ fn what_was_copied_before_an_fsync_failed_in_a_copy_is_never_said_to_be_safe() {
             ..origin(directory.path())
         };
         let mut writer = Writer::new(&calls, None, place, 1 << 30);
-        let (mut served, mut other) = Served::alone();
+        let (mut served, other) = alone();
         let ((small, mut body), (mut large, _), (next, text)) = (group(1), group(2), group(3));
         large.outputs[0].inline = Some(65 << 20); // above 64 MiB: part is fsynced before it is complete
         body.resize(700 + (65 << 20), 7);
@@ -107,9 +117,7 @@ fn what_was_copied_before_an_fsync_failed_in_a_copy_is_never_said_to_be_safe() {
         assert!(writer.copy_all(&mut served, &[next], &text));
         writer.sync(&mut served);
         drop(served);
-        let mut bytes = Vec::new();
-        other.read_to_end(&mut bytes).unwrap();
-        let answers: Vec<Answer> = Served::answers(&bytes);
+        let answers = answers(other);
         let place_of = |wanted: &dyn Fn(&Answer) -> bool| answers.iter().position(wanted);
         let copied = |wanted: u64| {
             place_of(&|answer| matches!(answer, Answer::Copied { number, .. } if *number == wanted))
@@ -134,12 +142,10 @@ fn an_output_that_is_too_large_is_its_payloads_fault_and_stops_no_other() {
     text.truncate(5);
     let (large, mut body) = group(1);
     body.extend(text);
-    let (mut served, mut other) = Served::alone();
+    let (mut served, other) = alone();
     writer.copy_all(&mut served, &[large, small], &body);
     drop(served);
-    let mut bytes = Vec::new();
-    other.read_to_end(&mut bytes).unwrap();
-    let answers: Vec<Answer> = Served::answers(&bytes);
+    let answers = answers(other);
     assert!(
         matches!(&answers[0], Answer::Failed { number: 1, cause } if cause.of_output && cause.text.contains("700"))
     );

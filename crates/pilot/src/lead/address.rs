@@ -3,28 +3,18 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use tidemill_sys::fd::Poll;
+use tidemill_wire::worker::Worker;
 use tidemill_wire::{log::cause, LeadAddress};
 
 use super::read_fleet_file;
-use crate::aside::{Aside, Served};
 use crate::error::PilotError;
-
-/// Read the file.
-#[derive(Debug, Serialize, Deserialize)]
-struct Read {}
-
-/// What stands in it, or why it cannot be read.
-#[derive(Debug, Serialize, Deserialize)]
-struct Found {
-    address: Result<SocketAddr, String>,
-}
+use crate::FILES;
 
 /// The pilot's side. One child at most, also where the file system hangs.
 pub struct AddressReader {
     path: PathBuf,
-    aside: Option<Aside<Found>>,
+    worker: Option<Worker<Result<SocketAddr, String>>>,
     asked_us: Option<u64>,
 }
 
@@ -32,7 +22,7 @@ impl AddressReader {
     pub fn new(path: PathBuf) -> Self {
         AddressReader {
             path,
-            aside: None,
+            worker: None,
             asked_us: None,
         }
     }
@@ -48,12 +38,14 @@ impl AddressReader {
 
     /// Let the file be read; `hear` gives the answer. Forks: call while single-threaded.
     pub fn ask(&mut self, now_us: u64) -> Result<(), PilotError> {
-        if self.aside.is_none() {
+        if self.worker.is_none() {
             let path = self.path.clone();
-            self.aside = Some(Aside::start(&[], |served| serve(&path, served))?);
+            self.worker = Some(Worker::start(FILES, &[], |mut served| {
+                served.answer_all(|(), _| read_address(&path).map_err(|error| cause(&error)));
+            })?);
         }
-        if let Some(aside) = &mut self.aside {
-            aside.send(&Read {}, &[])?;
+        if let Some(worker) = &mut self.worker {
+            worker.send(&(), &[])?;
             self.asked_us = Some(now_us);
         }
         Ok(())
@@ -62,10 +54,10 @@ impl AddressReader {
     /// The answer, once; never waits.
     pub fn hear(&mut self) -> Option<Result<SocketAddr, String>> {
         self.asked_us?;
-        let answer = match self.aside.as_mut()?.hear() {
-            Ok(answers) => answers.into_iter().last()?.address,
+        let answer = match self.worker.as_mut()?.hear() {
+            Ok(answers) => answers.into_iter().last()?,
             Err(how) => {
-                self.aside = None;
+                self.worker = None;
                 Err(how)
             }
         };
@@ -76,23 +68,14 @@ impl AddressReader {
     /// End the child, unless it is still at it.
     pub fn rest(&mut self) {
         if self.asked_us.is_none() {
-            self.aside = None;
+            self.worker = None;
         }
     }
 
     /// Readable when there is an answer to `hear`.
     pub fn poll(&self) -> Option<Poll> {
-        let aside = self.aside.as_ref();
-        aside.filter(|_| self.asked_us.is_some()).map(Aside::poll)
-    }
-}
-
-fn serve(path: &Path, mut served: Served) {
-    while let Some((Read {}, _)) = served.next() {
-        let address = read_address(path).map_err(|error| cause(&error));
-        if !served.answer(&Found { address }) {
-            return;
-        }
+        let worker = self.worker.as_ref();
+        worker.filter(|_| self.asked_us.is_some()).map(Worker::poll)
     }
 }
 

@@ -16,9 +16,9 @@ use std::os::fd::RawFd;
 use std::path::Path;
 
 use tidemill_sys::fd::Poll;
+use tidemill_wire::worker::Worker;
 use tidemill_wire::{PilotMessage, Sampled, Settings};
 
-use crate::aside::Aside;
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
 use crate::node::kernel_texts::KernelTexts;
@@ -36,7 +36,7 @@ const INTERVAL_US_MIN: u64 = 100_000;
 /// The pilot's part.
 #[derive(Default)]
 pub struct Monitor {
-    aside: Option<Aside<Measured>>,
+    worker: Option<Worker<Measured>>,
     interval_us: u64,
     next_us: u64,
     /// one measurement is under way
@@ -65,7 +65,7 @@ impl Monitor {
         let interval_us = interval_us.max(INTERVAL_US_MIN);
         let kept: Vec<RawFd> = kernel.descriptor().into_iter().collect();
         Ok(Monitor {
-            aside: Some(Aside::start(&kept, move |served| {
+            worker: Some(Worker::start(c"tidemill-sample", &kept, move |served| {
                 sampler::serve(served, (kernel, &node), file);
             })?),
             interval_us,
@@ -75,12 +75,12 @@ impl Monitor {
     }
 
     pub fn poll(&self) -> Option<Poll> {
-        self.aside.as_ref().map(Aside::poll)
+        self.worker.as_ref().map(Worker::poll)
     }
 
     /// When `step` has something to do at the latest.
     pub fn due_us(&self, now_us: u64) -> Option<u64> {
-        self.aside.as_ref()?;
+        self.worker.as_ref()?;
         let next_us = (!self.is_awaited).then_some(self.next_us);
         let again_us = (!self.kept.is_empty()).then_some(now_us + AGAIN_US);
         next_us.into_iter().chain(again_us).min()
@@ -102,8 +102,8 @@ impl Monitor {
     }
 
     fn ask(&mut self, now_us: u64) -> Result<(), PilotError> {
-        if let Some(aside) = &mut self.aside {
-            aside.send(&Measure {}, &[])?;
+        if let Some(worker) = &mut self.worker {
+            worker.send(&Measure {}, &[])?;
             self.is_awaited = true;
             // one that took long leaves out those that it missed
             let late_us = now_us - self.next_us;
@@ -113,10 +113,10 @@ impl Monitor {
     }
 
     fn hear(&mut self) {
-        let Some(aside) = &mut self.aside else {
+        let Some(worker) = &mut self.worker else {
             return;
         };
-        match aside.hear() {
+        match worker.hear() {
             Ok(answers) => {
                 for answer in answers {
                     self.is_awaited = false;
@@ -128,7 +128,7 @@ impl Monitor {
             }
             Err(why) => {
                 LOG.warning("monitor.gone", &[("cause", &why)]);
-                self.aside = None;
+                self.worker = None;
             }
         }
     }

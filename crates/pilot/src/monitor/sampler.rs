@@ -3,16 +3,13 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use tidemill_sys::process;
+use tidemill_wire::worker::Served;
 use tidemill_wire::{frame, Sampled, SegmentLog};
 
 use super::gpu_use::GpuUse;
 use super::reading::Reading;
-use crate::aside::Served;
 use crate::node::kernel_texts::KernelTexts;
 
-/// In /proc/PID/comm.
-const NAME: &std::ffi::CStr = c"tidemill-sample";
 /// Of a pilot's own file; half a day at 30 s.
 const SEGMENT_BYTES_MAX: u64 = 512 << 10;
 
@@ -63,11 +60,10 @@ impl Sampler {
 
 /// Measure whenever the pilot asks for it, until it is gone.
 pub fn serve(mut served: Served, (kernel, node): (KernelTexts, &str), file: Option<OwnFile>) {
-    process::set_name(NAME);
     let mut sampler = Sampler::new(kernel, node);
     let log = |own: &OwnFile| SegmentLog::new(&own.directory, &own.pilot, SEGMENT_BYTES_MAX);
     let mut own = file.map(|own| (log(&own), own.pilot));
-    while served.next::<Measure>().is_some() {
+    served.answer_all(|Measure {}, _| {
         let mut sampled = Some(sampler.sample());
         if let Some((log, pilot)) = &mut own {
             if let Some(mut sampled) = sampled.take() {
@@ -78,8 +74,6 @@ pub fn serve(mut served: Served, (kernel, node): (KernelTexts, &str), file: Opti
                 }
             }
         }
-        if !served.answer(&Measured { sampled }) {
-            return;
-        }
-    }
+        Measured { sampled }
+    });
 }

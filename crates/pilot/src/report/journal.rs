@@ -4,10 +4,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tidemill_wire::log::cause;
+use tidemill_wire::worker::{Served, Worker};
 use tidemill_wire::{JournalWriter, WireError};
 
-use crate::aside::{Aside, Served};
 use crate::error::PilotError;
+use crate::FILES;
 
 /// Make the framed lines of the body safe, with all that were sent before.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,7 +25,7 @@ struct Saved {
 
 /// The pilot's side.
 pub(super) struct Journal {
-    aside: Aside<Saved>,
+    worker: Worker<Saved>,
     is_awaited: bool,
 }
 
@@ -33,7 +34,7 @@ impl Journal {
     pub fn start(path: &Path) -> Result<Self, PilotError> {
         let path = path.to_owned();
         Ok(Journal {
-            aside: Aside::start(&[], |served| serve(&path, served))?,
+            worker: Worker::start(FILES, &[], |served| serve(&path, served))?,
             is_awaited: false,
         })
     }
@@ -46,13 +47,13 @@ impl Journal {
     /// Save these lines, up to the record of this number.
     pub fn save(&mut self, number: u64, lines: &[u8]) -> Result<(), PilotError> {
         self.is_awaited = true;
-        self.aside.send(&Save { number }, lines)
+        Ok(self.worker.send(&Save { number }, lines)?)
     }
 
     /// The last record that is known to be safe now, where that is news, and why others are not. Err: the child is gone.
     pub fn hear(&mut self) -> Result<(Option<u64>, Option<String>), String> {
         let (mut safe, mut failed) = (None, None);
-        for answer in self.aside.hear()? {
+        for answer in self.worker.hear()? {
             self.is_awaited = false;
             match answer.error {
                 None => (safe, failed) = (Some(answer.number), None),
@@ -63,14 +64,14 @@ impl Journal {
     }
 
     pub fn poll(&self) -> tidemill_sys::fd::Poll {
-        self.aside.poll()
+        self.worker.poll()
     }
 }
 
 fn serve(path: &Path, mut served: Served) {
     let mut unsafe_lines = Vec::new();
     let mut writer = None;
-    while let Some((Save { number }, lines)) = served.next() {
+    served.answer_all(|Save { number }, lines| {
         let fresh = lines.len();
         unsafe_lines.extend(lines);
         let error = match save(path, &mut writer, (&unsafe_lines, fresh)) {
@@ -83,10 +84,8 @@ fn serve(path: &Path, mut served: Served) {
                 Some(cause(&error))
             }
         };
-        if !served.answer(&Saved { number, error }) {
-            return;
-        }
-    }
+        Saved { number, error }
+    });
 }
 
 /// Append the last `fresh` bytes of the lines, or all where the file is opened for it, and fsync.

@@ -3,7 +3,6 @@
 //! Started when the first file is wanted, started again when it dies, ended with the pilot. What is wanted, and from
 //! where it comes, is in `stager`. Knows no job and no image: those who want files do.
 
-mod process;
 pub mod stager;
 
 use std::path::{Path, PathBuf};
@@ -11,12 +10,12 @@ use std::path::{Path, PathBuf};
 use tidemill_stage::{Order, Report};
 use tidemill_sys::fd::Poll;
 use tidemill_sys::own::{self, OwnDirectory};
+use tidemill_wire::worker::Worker;
 use tidemill_wire::{log, IoArea};
 
 use crate::error::LOG;
 use crate::node::variables;
 use crate::time::pause_after;
-use process::StageProcess;
 use stager::{Stager, Step};
 
 /// Age at which a stage counts as healthy: its death has another cause than its predecessors'.
@@ -31,7 +30,7 @@ enum State {
     #[default]
     None,
     Runs {
-        process: StageProcess,
+        process: Worker<Report>,
         since_us: u64,
     },
     /// It died, and the next one starts then.
@@ -116,7 +115,11 @@ impl Stage {
 
     /// Start a process with its first order.
     pub fn start(&mut self, first: &Order, now_us: u64) -> Result<(), String> {
-        let process = StageProcess::start(first).map_err(|error| log::cause(&error))?;
+        let started = Worker::execute("stage").and_then(|mut stage| {
+            stage.send(first, &[])?;
+            Ok(stage)
+        });
+        let process = started.map_err(|error| log::cause(&error))?;
         LOG.info("stage.started", &[("failures", &self.failures)]);
         self.state = State::Runs {
             process,
@@ -163,7 +166,7 @@ impl Stage {
     /// Give it an order; what it cannot remove is removed here.
     pub fn order(&mut self, order: &Order) {
         if let State::Runs { process, .. } = &mut self.state {
-            if let Err(error) = process.order(order) {
+            if let Err(error) = process.send(order, &[]) {
                 LOG.warning("stage.deaf", &[("cause", &log::cause(&error))]); // its end is heard next
             }
         } else if let Order::Drop { sha256 } = order {
