@@ -243,7 +243,8 @@ impl Budget {
         &mut self,
         usage: &Usage,
         costs: impl Fn(u64) -> Option<Costs<'a>>,
-        (waiter, now_us): (Waiter, u64),
+        waiter: Waiter,
+        now_us: u64,
     ) {
         let mut forecast: HashMap<(&str, Kind), (f64, f64)> = HashMap::new();
         for (program, &starts) in &usage.starts {

@@ -181,15 +181,15 @@ fn what_is_observed_makes_starts_dearer_within_bounds_and_tells_what_is_over() {
         starts: [("0".to_owned(), starts)].into(),
     };
     let known = || told(&programs);
-    budget.observe(&usage(30, 1), known(), (0, 0));
+    budget.observe(&usage(30, 1), known(), 0, 0);
     assert_eq!(budget.factor("sw", Kind::Ops), 1.0); // one start says nothing
-    budget.observe(&usage(270, 9), known(), (0, 1));
+    budget.observe(&usage(270, 9), known(), 0, 1);
     assert!((budget.factor("sw", Kind::Ops) - 3.0).abs() < 0.01);
     assert!(budget.over(1).is_empty());
-    budget.observe(&usage(90_000, 10), known(), (1, 2));
+    budget.observe(&usage(90_000, 10), known(), 1, 2);
     assert_eq!(budget.factor("sw", Kind::Ops), 8.0);
     assert_eq!(budget.over(2).ops["sw"], 90_270);
-    budget.observe(&usage(1, 100_000), known(), (1, 3));
+    budget.observe(&usage(1, 100_000), known(), 1, 3);
     assert_eq!(budget.factor("sw", Kind::Ops), 0.25);
     assert!(budget.over(60_000_000).is_empty()); // long ago
 }
@@ -240,7 +240,7 @@ fn observed_bytes_correct_later_starts_but_not_the_first_of_a_node() {
         bytes: map(&[("sw", bytes)]),
         starts: map(&[("0", 10)]),
     };
-    budget.observe(&usage(10_000_000), told(&programs), (0, 0)); // their page caches had nearly all
+    budget.observe(&usage(10_000_000), told(&programs), 0, 0); // their page caches had nearly all
     assert_eq!(budget.factor("sw", Kind::Bytes), 0.1);
     assert_eq!(budget.factor("sw", Kind::Ops), 1.0);
     budget.want(0, 0, 101);
@@ -254,7 +254,7 @@ fn observed_bytes_correct_later_starts_but_not_the_first_of_a_node() {
     budget.want(0, 0, 2);
     let all = run(&mut budget, &programs, (60_000_000, 3_600_000_000));
     assert!(all[1].0 - all[0].0 >= 800_000);
-    budget.observe(&usage(800_000_000), told(&programs), (0, 3));
+    budget.observe(&usage(800_000_000), told(&programs), 0, 3);
     assert_eq!(budget.over(3).bytes["sw"], 8000);
     assert!(budget.over(3).ops.is_empty());
 }
@@ -276,7 +276,7 @@ fn what_is_read_for_no_start_makes_later_starts_wait_and_is_no_surprise() {
         bytes: map(&[("sw", 127_000_000)]),
         starts: map(&[("0", 3)]),
     };
-    budget.observe(&usage, told(&programs), (0, 1));
+    budget.observe(&usage, told(&programs), 0, 1);
     assert!((budget.factor("sw", Kind::Bytes) - 1.0).abs() < 1e-6);
 }
 

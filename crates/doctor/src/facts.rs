@@ -28,7 +28,7 @@ pub struct Tried {
 
 /// A directory for data of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct DataDirectory {
     pub path: String,
     /// such as `tmpfs`; a number where it has no name here
     pub kind: String,
@@ -88,7 +88,7 @@ pub struct Facts {
     pub limits: Limits,
     pub memory: Memory,
     /// /dev/shm, TMPDIR, /tmp and usual names, as far as they are there
-    pub places: Vec<Place>,
+    pub places: Vec<DataDirectory>,
 }
 
 impl Facts {

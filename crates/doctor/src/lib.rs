@@ -10,7 +10,7 @@ mod ways;
 use std::ffi::OsString;
 use std::io::Write;
 
-pub use facts::{CGroups, Facts, Limits, Memory, Place, Tried};
+pub use facts::{CGroups, DataDirectory, Facts, Limits, Memory, Tried};
 pub use ways::{table, ways, Way, Ways};
 
 /// What `--help` says.

@@ -8,7 +8,7 @@ use tidemill_image::PROGRAM_PLACES;
 use tidemill_sys::process::Limit;
 use tidemill_sys::{file, machine, proc, process, spawn};
 
-use crate::facts::{CGroups, Facts, Limits, Memory, Place};
+use crate::facts::{CGroups, DataDirectory, Facts, Limits, Memory};
 
 /// Files below /proc/sys that forbid what we want. user.*: namespaces(7); yama: Documentation/admin-guide/LSM/Yama.rst;
 /// unprivileged_userns_clone: Debian's kernel; apparmor_*: Ubuntu 23.10 and later; fs.*: proc_sys_fs(5).
@@ -173,7 +173,7 @@ fn cgroups() -> CGroups {
     }
 }
 
-fn places() -> Vec<Place> {
+fn places() -> Vec<DataDirectory> {
     let mut paths: Vec<String> = PLACES.iter().map(|path| (*path).to_owned()).collect();
     if let Some(path) = std::env::var_os("TMPDIR") {
         let path = path.to_string_lossy().into_owned();
@@ -184,7 +184,7 @@ fn places() -> Vec<Place> {
     let place = |path: String| {
         let at = Path::new(&path);
         let found = file::file_system(at).ok().filter(|_| at.is_dir())?;
-        Some(Place {
+        Some(DataDirectory {
             kind: kind(found.magic),
             bytes: found.bytes,
             free_bytes: found.free_bytes,

@@ -88,11 +88,11 @@ impl Daemon {
         })?;
         let (uid, _) = process::user_and_group();
         if uid == 0 {
-            return Daemon::start_as(Identity::Same, (&program, image, at), limits);
+            return Daemon::start_as(Identity::Same, &program, image, at, limits);
         }
-        match Daemon::start_as(Identity::Owner, (&program, image, at), limits) {
+        match Daemon::start_as(Identity::Owner, &program, image, at, limits) {
             Err(error @ (ImageError::Fuse(_) | ImageError::Sys(_))) => {
-                let mut daemon = Daemon::start_as(Identity::Same, (&program, image, at), limits)?;
+                let mut daemon = Daemon::start_as(Identity::Same, &program, image, at, limits)?;
                 daemon.note = format!("files belong to others and cannot be changed: {}", cause(&error));
                 Ok(daemon)
             }
@@ -102,7 +102,9 @@ impl Daemon {
 
     fn start_as(
         identity: Identity,
-        (program, image, at): (&Path, &Path, &Path),
+        program: &Path,
+        image: &Path,
+        at: &Path,
         limits: &Limits,
     ) -> Result<Daemon, ImageError> {
         let (words, their_words) = fd::pipe()?;

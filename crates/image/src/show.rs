@@ -57,8 +57,8 @@ impl Shown {
 pub fn show(image: &Path, at: &Path, want: &str, limits: &Limits) -> Result<Shown, ImageError> {
     match want {
         "fuse" => by_fuse(image, at, limits, String::new()),
-        "unpack" => by_unpacking(image, at, (Way::Unpack, String::new()), limits),
-        "relocate" => by_unpacking(image, at, (Way::Relocate, String::new()), limits),
+        "unpack" => by_unpacking(image, at, Way::Unpack, String::new(), limits),
+        "relocate" => by_unpacking(image, at, Way::Relocate, String::new(), limits),
         "auto" => by_best(image, at, limits),
         other => Err(ImageError::NoWay(other.to_owned())),
     }
@@ -67,11 +67,11 @@ pub fn show(image: &Path, at: &Path, want: &str, limits: &Limits) -> Result<Show
 fn by_best(image: &Path, at: &Path, limits: &Limits) -> Result<Shown, ImageError> {
     let survey = Squashfs::open(image)?.survey(limits.entries)?;
     if choose(survey.memory_bytes, limits.memory_bytes) == Way::Unpack {
-        return by_unpacking(image, at, (Way::Unpack, String::new()), limits);
+        return by_unpacking(image, at, Way::Unpack, String::new(), limits);
     }
     match by_fuse(image, at, limits, String::new()) {
         Err(error @ (ImageError::Fuse(_) | ImageError::Sys(_))) => {
-            by_unpacking(image, at, (Way::Unpack, error.chain()), limits)
+            by_unpacking(image, at, Way::Unpack, error.chain(), limits)
         }
         shown => shown,
     }
@@ -92,7 +92,8 @@ fn by_fuse(image: &Path, at: &Path, limits: &Limits, note: String) -> Result<Sho
 fn by_unpacking(
     image: &Path,
     at: &Path,
-    (way, note): (Way, String),
+    way: Way,
+    note: String,
     limits: &Limits,
 ) -> Result<Shown, ImageError> {
     let links = if way == Way::Relocate {

@@ -6,12 +6,12 @@ use tidemill_slot::{Isolation, ToSlot};
 use tidemill_wire::{PilotMessage, Settings};
 
 use crate::error::{PilotError, LOG};
-use crate::lead::Source;
+use crate::lead::WorkSource;
 use crate::life::Life;
 use crate::node::signals::Signals;
 use crate::report::{Note, Report};
 use crate::slots::Slots;
-use crate::work::piece::Piece;
+use crate::work::piece::WorkPiece;
 use crate::work::Binding;
 
 /// Deaths of slots without a Done between them after which the oldest work of the next one that dies failed.
@@ -26,7 +26,7 @@ pub struct Context {
     pub isolation: Isolation,
     pub life: Life,
     pub report: Report,
-    pub lead: Source,
+    pub lead: WorkSource,
     pub work: Binding,
     pub slots: Slots,
     pub signals: Signals,
@@ -47,17 +47,17 @@ impl Context {
     }
 
     /// Record that events go back to the lead.
-    pub fn give_back(&mut self, piece: &Piece, reason: &str) -> Result<(), PilotError> {
+    pub fn give_back(&mut self, piece: &WorkPiece, reason: &str) -> Result<(), PilotError> {
         self.report.give_back(piece, reason, self.now_us)
     }
 
     /// Record a failure that no payload reported: its class and message.
-    pub fn fail(&mut self, piece: &Piece, slot: u32, failure: (&str, &str)) -> Result<(), PilotError> {
+    pub fn fail(&mut self, piece: &WorkPiece, slot: u32, failure: (&str, &str)) -> Result<(), PilotError> {
         self.report.fail(piece, slot, failure, self.now_us)
     }
 
     /// Events that went down with their slot or payload: first in the queue, or back to the lead when we leave.
-    pub fn run_again(&mut self, piece: Piece) -> Result<(), PilotError> {
+    pub fn run_again(&mut self, piece: WorkPiece) -> Result<(), PilotError> {
         if let Some(reason) = self.life.returned() {
             return self.give_back(&piece, reason);
         }
@@ -68,7 +68,7 @@ impl Context {
     }
 
     /// Events that a slot has answered for; the piece that they belong to.
-    pub fn settle(&mut self, slot: u32, ticket: u64, first: u64, count: u64) -> Option<Piece> {
+    pub fn settle(&mut self, slot: u32, ticket: u64, first: u64, count: u64) -> Option<WorkPiece> {
         let piece = self.work.settle(slot, ticket, first, count);
         if piece.is_none() {
             LOG.error(

@@ -10,11 +10,11 @@ use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started};
 
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
-use crate::keep::{Bundle, Keeper, Origin, Place};
+use crate::keep::{Bundle, BundleTarget, Keeper, Origin};
 use crate::lead::board::Board;
 use crate::lead::link::{Identity, Link};
 use crate::lead::mailbox::Mailbox;
-use crate::lead::{read_fleet_file, Source};
+use crate::lead::{read_fleet_file, WorkSource};
 use crate::life::{Life, Reason};
 use crate::monitor::Monitor;
 use crate::node::cgroups::Groups;
@@ -61,8 +61,8 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let node = facts.node.unwrap_or_else(node::host);
     let files = manifest.lead == "none";
     let mut records = journal(&pilot, options, files);
-    let probed = slots::probe((isolation, network), settings.scratch.as_ref().map(Into::into));
-    let mut started = first_record(options, (&pilot, rank, &node), &probed);
+    let probed = slots::probe(isolation, network, settings.scratch.as_ref().map(Into::into));
+    let mut started = first_record(options, &pilot, rank, &node, &probed);
     (started.cores, started.memory_mb) = (cores, memory_mb);
     let mut notes = facts.notes;
     notes.extend(tidemill_sys::landlock::without_scopes());
@@ -144,7 +144,7 @@ const STORAGE_PATIENCE_S: f64 = 300.0;
 fn keeper(options: &Options, settings: &Settings, own: (String, Bundle)) -> Result<Keeper, PilotError> {
     let (pilot, bundle) = own;
     let directory = options.fleet.join("bundle");
-    let place = Place {
+    let place = BundleTarget {
         area: area(&directory),
         output_bytes_max: settings.output_bytes_max.unwrap_or(OUTPUT_BYTES_MAX),
         origin: Origin {
@@ -175,11 +175,11 @@ fn source(
     settings: &Settings,
     identity: Identity,
     (files, incarnation, now_us): (bool, u64, u64),
-) -> Result<Source, PilotError> {
+) -> Result<WorkSource, PilotError> {
     if files {
         by_files(options, settings, &identity, (incarnation, now_us))
     } else {
-        Ok(Source::Lead(Link::new(&options.fleet, identity, now_us)))
+        Ok(WorkSource::Lead(Link::new(&options.fleet, identity, now_us)))
     }
 }
 
@@ -189,14 +189,14 @@ fn by_files(
     settings: &Settings,
     who: &Identity,
     (incarnation, now_us): (u64, u64),
-) -> Result<Source, PilotError> {
+) -> Result<WorkSource, PilotError> {
     // a restart of the same allocation does not take the work that its predecessor was given
     let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
     let mailbox = Mailbox::open(&options.fleet, &options.allocation, settings, first, now_us)?;
     let board = settings
         .peers
         .then(|| Board::new(&options.fleet, &who.pilot, &who.secret));
-    Ok(Source::Files(mailbox, board))
+    Ok(WorkSource::Files(mailbox, board))
 }
 
 fn joined(first: String, more: Vec<String>) -> String {
@@ -240,7 +240,9 @@ fn journal(pilot: &str, options: &Options, files: bool) -> Records {
 
 fn first_record(
     options: &Options,
-    (pilot, rank, node): (&str, u64, &str),
+    pilot: &str,
+    rank: u64,
+    node: &str,
     probed: &Result<(String, String), PilotError>,
 ) -> Started {
     let (isolation, note) = match probed {
@@ -287,7 +289,7 @@ fn leave_late(options: &Options, rank: u64, node: Option<String>) {
         let mut records = journal(&pilot, options, true);
         let node = node.unwrap_or_else(node::host);
         let unprobed = Ok((String::from("none"), String::new()));
-        let started = first_record(options, (&pilot, rank, &node), &unprobed);
+        let started = first_record(options, &pilot, rank, &node, &unprobed);
         records.add(Record::Started(started))?;
         give_up(&mut records, (Reason::Late, String::new()))
     };

@@ -62,7 +62,7 @@ pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
         },
     };
     let directory = scratch_directory(spec).map_err(wrong)?;
-    start_one(spec, (Namespaces::NONE, Some(directory)), reason)
+    start_one(spec, Namespaces::NONE, Some(directory), reason)
 }
 
 /// A slot with namespaces: with a network of its own where that is asked for, else or where the kernel has none and the
@@ -78,7 +78,7 @@ fn start_isolated(spec: &SlotSpec) -> Result<Slot, SlotError> {
             index: spec.index,
             source,
         })?;
-        start_one(spec, (namespaces, spilled), note)
+        start_one(spec, namespaces, spilled, note)
     };
     if spec.network == Network::Open {
         return once(false, String::new());
@@ -120,7 +120,8 @@ fn scratch_directory(spec: &SlotSpec) -> tidemill_sys::Result<OwnDirectory> {
 /// A directory that was made for a slot that does not come up is removed.
 fn start_one(
     spec: &SlotSpec,
-    (namespaces, directory): (Namespaces, Option<OwnDirectory>),
+    namespaces: Namespaces,
+    directory: Option<OwnDirectory>,
     note: String,
 ) -> Result<Slot, SlotError> {
     let path = directory.as_ref().map(|own| own.path().to_owned());

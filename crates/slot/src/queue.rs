@@ -78,7 +78,7 @@ impl Queue {
     }
 
     /// Takes the events `first..end` of a ticket.
-    pub fn take_part(&mut self, ticket: u64, (first, end): (u64, u64)) -> Vec<Events> {
+    pub fn take_part(&mut self, ticket: u64, first: u64, end: u64) -> Vec<Events> {
         let mut taken = Vec::new();
         for run in std::mem::take(&mut self.runs) {
             let (from, until) = (run.next.max(first), run.end.min(end));
@@ -264,8 +264,8 @@ mod tests {
                 .map(|each| (each.ticket, each.first, each.end()))
                 .collect()
         };
-        assert_eq!(spans(queue.take_part(1, (3, 5))), [(1, 3, 5)]);
-        assert_eq!(spans(queue.take_part(1, (4, 6))), [(1, 5, 6)]);
+        assert_eq!(spans(queue.take_part(1, 3, 5)), [(1, 3, 5)]);
+        assert_eq!(spans(queue.take_part(1, 4, 6)), [(1, 5, 6)]);
         assert_eq!(spans(queue.take_all(None)), [(1, 0, 3), (1, 6, 10), (2, 0, 10)]);
     }
 

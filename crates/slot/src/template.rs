@@ -9,7 +9,7 @@ pub(crate) const ARGUMENTS_BYTES_MAX: usize = 6 << 20;
 
 /// A piece of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePart {
     Text(String),
     First,
     Last,
@@ -24,7 +24,7 @@ enum Piece {
 
 /// One argument (or output path) with its templates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Template(Vec<Piece>);
+pub(crate) struct Template(Vec<TemplatePart>);
 
 /// What templates stand for.
 pub(crate) struct Values<'a> {
@@ -81,7 +81,7 @@ impl Template {
                 ));
             };
             if !plain.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
             }
             pieces.push(
                 piece(&tail[..end])
@@ -91,7 +91,7 @@ impl Template {
         }
         plain.push_str(rest);
         if !plain.is_empty() {
-            pieces.push(Piece::Text(plain));
+            pieces.push(TemplatePart::Text(plain));
         }
         Ok(Template(pieces))
     }
@@ -100,7 +100,7 @@ impl Template {
     pub fn literal(&self) -> Option<&str> {
         match self.0.as_slice() {
             [] => Some(""),
-            [Piece::Text(text)] => Some(text),
+            [TemplatePart::Text(text)] => Some(text),
             _ => None,
         }
     }
@@ -109,15 +109,15 @@ impl Template {
         let mut text = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(plain) => text.push_str(plain),
-                Piece::First => text.push_str(&values.first.to_string()),
-                Piece::Last => text.push_str(&(values.first + values.count - 1).to_string()),
-                Piece::Count => text.push_str(&values.count.to_string()),
-                Piece::Seed => text.push_str(&values.seed.to_string()),
-                Piece::Cores => text.push_str(&values.cores.to_string()),
-                Piece::Line => text.push_str(values.part(Part::Line)?),
-                Piece::Column(number) => text.push_str(values.part(Part::Column(*number))?),
-                Piece::Input(name) => {
+                TemplatePart::Text(plain) => text.push_str(plain),
+                TemplatePart::First => text.push_str(&values.first.to_string()),
+                TemplatePart::Last => text.push_str(&(values.first + values.count - 1).to_string()),
+                TemplatePart::Count => text.push_str(&values.count.to_string()),
+                TemplatePart::Seed => text.push_str(&values.seed.to_string()),
+                TemplatePart::Cores => text.push_str(&values.cores.to_string()),
+                TemplatePart::Line => text.push_str(values.part(Part::Line)?),
+                TemplatePart::Column(number) => text.push_str(values.part(Part::Column(*number))?),
+                TemplatePart::Input(name) => {
                     let path = (values.input)(name).ok_or_else(|| format!("no input named `{name}`"))?;
                     text.push_str(&path);
                 }
@@ -132,16 +132,16 @@ impl Template {
     }
 }
 
-fn piece(name: &str) -> Option<Piece> {
+fn piece(name: &str) -> Option<TemplatePart> {
     Some(match name {
-        "event" | "first_event" => Piece::First,
-        "last_event" => Piece::Last,
-        "events" => Piece::Count,
-        "seed" => Piece::Seed,
-        "line" => Piece::Line,
-        "cores" => Piece::Cores,
-        _ if name.starts_with("column.") => Piece::Column(name["column.".len()..].parse().ok()?),
-        _ => Piece::Input(name.strip_prefix("input.")?.to_owned()),
+        "event" | "first_event" => TemplatePart::First,
+        "last_event" => TemplatePart::Last,
+        "events" => TemplatePart::Count,
+        "seed" => TemplatePart::Seed,
+        "line" => TemplatePart::Line,
+        "cores" => TemplatePart::Cores,
+        _ if name.starts_with("column.") => TemplatePart::Column(name["column.".len()..].parse().ok()?),
+        _ => TemplatePart::Input(name.strip_prefix("input.")?.to_owned()),
     })
 }
 

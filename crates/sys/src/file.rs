@@ -444,11 +444,11 @@ pub fn empty_by(calls: impl Calls, dir: BorrowedFd<'_>, keep: &[&str]) -> Result
     while let Some((name, is_dir)) = top.pop() {
         let result = if is_dir {
             let mut raise = |at: BorrowedFd<'_>, deep: &CStr| {
-                let shallow = move_up(&calls, (at, deep), dir, &mut moved)?;
+                let shallow = move_up(&calls, at, deep, dir, &mut moved)?;
                 top.push((shallow, true));
                 Ok(())
             };
-            remove_tree(&calls, (dir, &name), 0, &mut raise)
+            remove_tree(&calls, dir, &name, 0, &mut raise)
         } else {
             remove_one(&calls, dir, &name, false)
         };
@@ -460,7 +460,8 @@ pub fn empty_by(calls: impl Calls, dir: BorrowedFd<'_>, keep: &[&str]) -> Result
 /// Moves a directory to a free name in `to`: the maker of the tree may have used any name.
 fn move_up(
     calls: &impl Calls,
-    (from, deep): (BorrowedFd<'_>, &CStr),
+    from: BorrowedFd<'_>,
+    deep: &CStr,
     to: BorrowedFd<'_>,
     moved: &mut u64,
 ) -> Result<CString> {
@@ -483,7 +484,8 @@ type Raise<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, &CStr) -> Result<()>;
 
 fn remove_tree(
     calls: &impl Calls,
-    (parent, name): (BorrowedFd<'_>, &CStr),
+    parent: BorrowedFd<'_>,
+    name: &CStr,
     depth: usize,
     raise: Raise<'_>,
 ) -> Result<()> {
@@ -499,7 +501,7 @@ fn remove_tree(
         } else if depth >= DEPTH_MAX {
             raise(dir.as_fd(), &below)
         } else {
-            remove_tree(calls, (dir.as_fd(), &below), depth + 1, raise)
+            remove_tree(calls, dir.as_fd(), &below, depth + 1, raise)
         };
         note(&mut first_error, result);
     }

@@ -11,7 +11,7 @@ use crate::counts::{Facts, Gap, Operation, PathId};
 use crate::diversion::{Slot, SLOT_BYTES};
 use crate::filter::FOREIGN_DATA;
 use crate::paths::join;
-use crate::task::{Files, Pending, Place, Task, CLONE_FILES, CLONE_FS, DESCRIPTORS_MAX};
+use crate::task::{CurrentDirectory, Files, Pending, Task, CLONE_FILES, CLONE_FS, DESCRIPTORS_MAX};
 use crate::tracer::Tracer;
 
 /// A call by its number.
@@ -398,7 +398,7 @@ impl Tracer {
 
 fn current_directory(pid: i32, task: &Task, epoch: u64) -> Option<Rc<[u8]>> {
     let mut place = task.place.borrow_mut();
-    let Place {
+    let CurrentDirectory {
         directory,
         changing,
         epoch: of,

@@ -42,7 +42,7 @@ pub struct Profile {
     started_us: u64,
     cwd: String,
     env: BTreeMap<String, String>,
-    mounts: Vec<Place>,
+    mounts: Vec<FileSystem>,
     ops: BTreeMap<&'static str, Ends>,
     areas: Vec<Area>,
     bins: Vec<Bin>,
@@ -57,7 +57,7 @@ pub struct Profile {
 }
 
 #[derive(Debug, Serialize)]
-struct Place {
+struct FileSystem {
     point: String,
     #[serde(rename = "type")]
     kind: String,
@@ -160,7 +160,7 @@ impl Profile {
 pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
     let points = run.mounts.iter().map(|mount| mount.point.clone());
     let finder = Finder::new(points.chain(run.prefixes.iter().cloned()).collect());
-    let paths = final_paths(counts, &run, (&finder, sizes));
+    let paths = final_paths(counts, &run, &finder, sizes);
     let areas = sum_areas(counts, &paths, &finder);
     let mounts = places(&areas, &run);
     Profile {
@@ -215,7 +215,7 @@ pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
 }
 
 /// All paths, plain, sorted, each once; what is not UTF-8 is replaced.
-fn final_paths(counts: &Counts, run: &Run, (finder, sizes): (&Finder, &mut Sizes)) -> Vec<(String, Final)> {
+fn final_paths(counts: &Counts, run: &Run, finder: &Finder, sizes: &mut Sizes) -> Vec<(String, Final)> {
     let mut links = Links::new(follow);
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let mut seen: Vec<(String, &Use)> = counts
@@ -365,7 +365,7 @@ fn add_groups(area: &mut Area, groups: &ByGroup) {
 
 /// Mount points that were touched, and all prefixes. Includes their stripes on Lustre once the run is over: asking
 /// takes time, during which the run would be stopped.
-fn places(areas: &[Area], run: &Run) -> Vec<Place> {
+fn places(areas: &[Area], run: &Run) -> Vec<FileSystem> {
     let (mounts, asks) = (&run.mounts, run.over);
     let owners = Finder::new(mounts.iter().map(|mount| mount.point.clone()).collect());
     let kind_of = |point: &str| {
@@ -375,7 +375,7 @@ fn places(areas: &[Area], run: &Run) -> Vec<Place> {
     let place = |directory: &str, prefix: Option<&String>| {
         let point = owners.names()[owners.area_of(directory.as_bytes())].clone();
         let kind = kind_of(&point);
-        Place {
+        FileSystem {
             stripe: (asks && kind == "lustre")
                 .then(|| areas::stripe(directory))
                 .flatten(),
@@ -387,7 +387,7 @@ fn places(areas: &[Area], run: &Run) -> Vec<Place> {
     let touched = areas
         .iter()
         .filter(|area| mounts.iter().any(|mount| mount.point == area.area));
-    let mut places: Vec<Place> = touched.map(|area| place(&area.area, None)).collect();
+    let mut places: Vec<FileSystem> = touched.map(|area| place(&area.area, None)).collect();
     let mut prefixes = run.prefixes.clone();
     prefixes.sort();
     prefixes.dedup();

@@ -86,7 +86,7 @@ impl Memory {
 
 /// A current directory, of all tasks made with CLONE_FS.
 #[derive(Debug, Default)]
-pub struct Place {
+pub struct CurrentDirectory {
     pub directory: Option<Rc<[u8]>>,
     /// a change is under way: nothing may be remembered
     pub changing: u32,
@@ -145,7 +145,7 @@ pub enum Pending {
 #[derive(Default)]
 pub struct Task {
     pub memory: Rc<RefCell<Memory>>,
-    pub place: Rc<RefCell<Place>>,
+    pub place: Rc<RefCell<CurrentDirectory>>,
     pub files: Rc<RefCell<Files>>,
     /// descriptors that filters of the process stop at
     pub watched: Rc<RefCell<HashSet<i32>>>,

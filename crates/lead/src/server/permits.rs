@@ -44,7 +44,7 @@ impl Lead {
     pub(crate) fn usage(&mut self, key: PilotKey, usage: &Usage, now: u64) {
         self.pacing
             .budget
-            .observe(usage, costs_of(&self.ledger), (key, now));
+            .observe(usage, costs_of(&self.ledger), key, now);
         let over = self.pacing.budget.over(now);
         let is_over = !over.is_empty();
         if is_over && !self.pacing.was_over {

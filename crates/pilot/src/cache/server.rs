@@ -83,11 +83,11 @@ pub fn serve(order: Order, mut pilot: Served) {
             return;
         }
     };
-    if let Place::Shared(own) = &own {
+    if let CacheDirectory::Shared(own) = &own {
         pilot.answer(&Told::Directory(own.path().to_owned()));
     }
     let told = Server::new(order, own.path()).and_then(|mut server| server.run(&mut pilot));
-    if let Place::Shared(own) = &own {
+    if let CacheDirectory::Shared(own) = &own {
         own::remove(own.path());
     }
     if let Err(why) = told {
@@ -96,30 +96,30 @@ pub fn serve(order: Order, mut pilot: Served) {
 }
 
 /// Where its files are.
-enum Place {
+enum CacheDirectory {
     Private(PathBuf),
     Shared(OwnDirectory),
 }
 
-impl Place {
+impl CacheDirectory {
     fn path(&self) -> &Path {
         match self {
-            Place::Private(path) => path,
-            Place::Shared(own) => own.path(),
+            CacheDirectory::Private(path) => path,
+            CacheDirectory::Shared(own) => own.path(),
         }
     }
 }
 
-fn make_place(order: &Order) -> Result<Place, String> {
+fn make_place(order: &Order) -> Result<CacheDirectory, String> {
     own::clean(Path::new(SHARED_MEMORY), WHAT);
     let files_mb = order.def.memory_mb.saturating_sub(order.def.ram_mb);
     if order.isolated {
         if let Ok(path) = home::enter_namespaces(files_mb) {
-            return Ok(Place::Private(path));
+            return Ok(CacheDirectory::Private(path));
         }
     }
     let own = OwnDirectory::make(Path::new(SHARED_MEMORY), WHAT).map_err(|error| cause(&error))?;
-    Ok(Place::Shared(own))
+    Ok(CacheDirectory::Shared(own))
 }
 
 struct Server {

@@ -122,7 +122,7 @@ impl Image {
         let home = &self.home;
         let child = Worker::start(NAME, &[], |pilot| {
             finish_removals(home);
-            keep_shown((file, at), want, &limits, pilot);
+            keep_shown(file, at, want, &limits, pilot);
         });
         self.stage = Stage::Showing(child.map_err(|error| cause(&error))?);
         Ok(())
@@ -245,7 +245,7 @@ fn finish_removals(home: &Path) {
 }
 
 /// The life of the child that shows an image: as long as its squashfuse, or until the tree is unpacked.
-fn keep_shown((file, at): (&Path, &Path), want: &str, limits: &Limits, mut pilot: Served) {
+fn keep_shown(file: &Path, at: &Path, want: &str, limits: &Limits, mut pilot: Served) {
     let mut shown = match tidemill_image::show(file, at, want, limits) {
         Ok(shown) => shown,
         Err(error) => {

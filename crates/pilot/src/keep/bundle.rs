@@ -68,7 +68,7 @@ pub struct Part {
 
 impl Part {
     /// Refuse a source that was written to while it was copied: what is in the bundle may be of no moment.
-    fn check(&self, source: &dyn Source) -> Result<(), PilotError> {
+    fn check(&self, source: &dyn MemberSource) -> Result<(), PilotError> {
         let failed = PilotError::file("read output", &self.entry.name);
         let length = match source.length() {
             Ok(length) => length,
@@ -187,7 +187,11 @@ impl<C: Calls + Clone> Bundle<C> {
     }
 
     /// Append a member at once; it is not safe before `sync`. After an error the bundle is as before.
-    pub fn append(&mut self, member: &Member<'_>, source: &mut dyn Source) -> Result<OutputRef, PilotError> {
+    pub fn append(
+        &mut self,
+        member: &Member<'_>,
+        source: &mut dyn MemberSource,
+    ) -> Result<OutputRef, PilotError> {
         self.begin();
         let result = self.write_member(member, source);
         match result {
@@ -200,7 +204,7 @@ impl<C: Calls + Clone> Bundle<C> {
     fn write_member(
         &mut self,
         member: &Member<'_>,
-        source: &mut dyn Source,
+        source: &mut dyn MemberSource,
     ) -> Result<OutputRef, PilotError> {
         let length = source
             .length()
@@ -263,7 +267,7 @@ impl<C: Calls + Clone> Bundle<C> {
     pub fn go_on(
         &mut self,
         part: &mut Part,
-        source: &mut dyn Source,
+        source: &mut dyn MemberSource,
         bytes_max: u64,
     ) -> Result<bool, PilotError> {
         let mut copy = std::mem::take(&mut self.copy);
@@ -281,7 +285,7 @@ impl<C: Calls + Clone> Bundle<C> {
     fn bring(
         &mut self,
         part: &mut Part,
-        source: &mut dyn Source,
+        source: &mut dyn MemberSource,
         bytes_max: u64,
         copy: &mut [u8],
     ) -> Result<(), PilotError> {
@@ -292,16 +296,16 @@ impl<C: Calls + Clone> Bundle<C> {
                 .next(&mut copy[..wanted])
                 .map_err(PilotError::file("read output", &part.entry.name))?;
             let count = match piece {
-                Piece::Bytes(0) | Piece::Hole(0) => {
+                Stretch::Bytes(0) | Stretch::Hole(0) => {
                     let text = format!("it shrank by {} bytes while it was copied", part.left);
                     let source = std::io::Error::other(text);
                     return Err(PilotError::file("read output", &part.entry.name)(source));
                 }
-                Piece::Bytes(count) => {
+                Stretch::Bytes(count) => {
                     self.put(&copy[..count])?;
                     count
                 }
-                Piece::Hole(count) => {
+                Stretch::Hole(count) => {
                     copy[..count].fill(0);
                     self.leave_out(&copy[..count])?;
                     count
@@ -474,18 +478,18 @@ fn start_file<C: Calls + Clone>(calls: &C, path: &Path) -> Result<(File, Journal
 
 /// What a source returned: a number of bytes, or a hole of this length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum Stretch {
     Bytes(usize),
     Hole(usize),
 }
 
 /// Bytes of a known length that become a member.
-pub trait Source {
+pub trait MemberSource {
     /// The number of bytes to be read.
     fn length(&self) -> std::io::Result<u64>;
 
     /// The next bytes, at most as many as fit into `into`; a hole leaves `into` unchanged.
-    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece>;
+    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Stretch>;
 
     /// Whether another process has written to it since it was opened here.
     fn was_changed(&self) -> bool {
@@ -520,23 +524,23 @@ impl FileSource {
     }
 }
 
-impl Source for FileSource {
+impl MemberSource for FileSource {
     fn length(&self) -> std::io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece> {
+    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Stretch> {
         if self.at >= self.extent.until {
             self.extent = file::extent(&self.file, self.at, u64::MAX)?;
         }
         let count = (self.extent.until - self.at).min(into.len() as u64) as usize;
         let piece = if self.extent.is_hole {
-            Piece::Hole(count)
+            Stretch::Hole(count)
         } else {
-            Piece::Bytes(read_at(&self.file, &mut into[..count], self.at)?)
+            Stretch::Bytes(read_at(&self.file, &mut into[..count], self.at)?)
         };
         match piece {
-            Piece::Bytes(count) | Piece::Hole(count) => self.at += count as u64,
+            Stretch::Bytes(count) | Stretch::Hole(count) => self.at += count as u64,
         }
         Ok(piece)
     }
@@ -565,13 +569,13 @@ fn read_at(file: &File, into: &mut [u8], at: u64) -> std::io::Result<usize> {
     }
 }
 
-impl<T: AsRef<[u8]>> Source for Cursor<T> {
+impl<T: AsRef<[u8]>> MemberSource for Cursor<T> {
     fn length(&self) -> std::io::Result<u64> {
         Ok(self.get_ref().as_ref().len() as u64)
     }
 
-    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece> {
-        self.read(into).map(Piece::Bytes)
+    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Stretch> {
+        self.read(into).map(Stretch::Bytes)
     }
 }
 

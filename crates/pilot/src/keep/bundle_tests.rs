@@ -94,12 +94,12 @@ fn a_large_bundle_is_followed_by_the_next() {
 #[test]
 fn a_source_that_breaks_leaves_no_trace() {
     struct Short;
-    impl Source for Short {
+    impl MemberSource for Short {
         fn length(&self) -> std::io::Result<u64> {
             Ok(10)
         }
-        fn next(&mut self, _: &mut [u8]) -> std::io::Result<Piece> {
-            Ok(Piece::Bytes(0))
+        fn next(&mut self, _: &mut [u8]) -> std::io::Result<Stretch> {
+            Ok(Stretch::Bytes(0))
         }
     }
     let directory = tempfile::tempdir().unwrap();

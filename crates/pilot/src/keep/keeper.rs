@@ -16,7 +16,7 @@ use super::bundle::Bundle;
 use super::trouble::Trouble;
 use super::writer::{Answer, Cause, Group, Log, Origin, Output, Request, Writer};
 use crate::error::PilotError;
-use crate::work::piece::Piece;
+use crate::work::piece::WorkPiece;
 use crate::FILES;
 
 /// Most groups in a request, because their descriptors must fit into a socket.
@@ -44,7 +44,7 @@ struct Waiting {
     number: u64,
     slot: u32,
     done: SlotDone,
-    piece: Piece,
+    piece: WorkPiece,
     /// Its job was canceled.
     dropped: bool,
 }
@@ -67,7 +67,7 @@ impl Waiting {
 /// A record of outputs that are in the bundle and not safe.
 struct Pending {
     done: Done,
-    piece: Piece,
+    piece: WorkPiece,
     /// What they can be copied from once more.
     retained: Option<(Waiting, u64)>,
 }
@@ -79,22 +79,22 @@ pub(super) enum Kept {
     Safe(Done),
     /// They are lost through their payload's fault: these events failed with this message.
     Lost {
-        piece: Piece,
+        piece: WorkPiece,
         slot: u32,
         message: String,
     },
     /// They are gone through no fault of these events, which run again.
-    Orphaned { piece: Piece },
+    Orphaned { piece: WorkPiece },
     /// The storage did not take them, and the pilot leaves.
     Refused {
-        piece: Piece,
+        piece: WorkPiece,
         slot: u32,
         message: String,
     },
 }
 
 /// What is where, and who writes it.
-pub struct Place {
+pub struct BundleTarget {
     pub origin: Origin,
     /// What people call the file system: `nfs4` at `/home`.
     pub area: String,
@@ -102,7 +102,7 @@ pub struct Place {
 }
 
 pub struct Keeper {
-    place: Place,
+    place: BundleTarget,
     worker: Option<Worker<Answer>>,
     /// Longest time before what is new becomes safe, and the present one.
     flush_us: u64,
@@ -129,7 +129,7 @@ impl Keeper {
     /// Forks the writer: call while single-threaded.
     pub fn new(
         bundle: Bundle,
-        place: Place,
+        place: BundleTarget,
         (flush_us, patience_us): (u64, u64),
     ) -> Result<Self, PilotError> {
         let mut keeper = Keeper::alone(place, (flush_us, patience_us));
@@ -138,7 +138,7 @@ impl Keeper {
     }
 
     /// One whose writer has not been started.
-    fn alone(place: Place, (flush_us, patience_us): (u64, u64)) -> Self {
+    fn alone(place: BundleTarget, (flush_us, patience_us): (u64, u64)) -> Self {
         Keeper {
             trouble: Trouble::new(patience_us),
             place,
@@ -180,7 +180,7 @@ impl Keeper {
     pub(super) fn take<'a>(
         &mut self,
         slot: u32,
-        (done, piece): (SlotDone, Piece),
+        (done, piece): (SlotDone, WorkPiece),
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
     ) -> Option<Kept> {
         self.number += 1;
@@ -251,7 +251,7 @@ impl Keeper {
     ) -> Vec<Kept> {
         match answer {
             Answer::Working => {}
-            Answer::Copied { number, bytes, refs } => self.copied((number, bytes, refs), slot_of, now_us),
+            Answer::Copied { number, bytes, refs } => self.copied(number, bytes, refs, slot_of, now_us),
             Answer::Failed { number, cause } => return self.refused(number, cause, slot_of, now_us),
             Answer::CalledOff { number } => {
                 if let Some(waiting) = self.answered_for(number) {
@@ -281,7 +281,9 @@ impl Keeper {
 
     fn copied<'a>(
         &mut self,
-        (number, bytes, refs): (u64, u64, Vec<OutputRef>),
+        number: u64,
+        bytes: u64,
+        refs: Vec<OutputRef>,
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
         now_us: u64,
     ) {
@@ -417,7 +419,7 @@ impl Keeper {
         }
         let mut kept = Vec::new();
         if let Some(mut worker) = self.worker.take() {
-            let sent = self.send_all(&mut worker, slot_of, (idle, now_us));
+            let sent = self.send_all(&mut worker, slot_of, idle, now_us);
             self.worker = Some(worker);
             kept = sent?;
         }
@@ -431,7 +433,8 @@ impl Keeper {
         &mut self,
         worker: &mut Worker<Answer>,
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
-        (idle, now_us): (bool, u64),
+        idle: bool,
+        now_us: u64,
     ) -> Result<Vec<Kept>, PilotError> {
         if !self.logging && !self.logs.is_empty() {
             let (logs, texts): (Vec<Log>, Vec<Vec<u8>>) = self.logs.drain(..).unzip();
@@ -508,7 +511,7 @@ impl Keeper {
     /// Drop the outputs of canceled pieces, also of a copy in progress.
     pub(super) fn drop_canceled<'a>(
         &mut self,
-        is_over: &dyn Fn(&Piece) -> bool,
+        is_over: &dyn Fn(&WorkPiece) -> bool,
         slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
     ) {
         for waiting in self.sent.iter_mut().filter(|each| !each.dropped) {
@@ -567,7 +570,7 @@ impl Keeper {
     pub(super) fn abandon(&mut self, unsafe_too: bool) -> Vec<Kept> {
         let message = self.why();
         let unsent = self.sent.drain(..).chain(self.waiting.drain(..));
-        let mut left: Vec<(Piece, u32)> = unsent
+        let mut left: Vec<(WorkPiece, u32)> = unsent
             .filter(|each| !each.dropped)
             .map(|each| (each.piece, each.slot))
             .collect();
@@ -627,7 +630,7 @@ impl Keeper {
     }
 
     /// Events that ran and have no record yet.
-    pub fn held(&self) -> Vec<Piece> {
+    pub fn held(&self) -> Vec<WorkPiece> {
         let pending = self.pending.iter().map(|each| &each.piece);
         let unsent = self.sent.iter().chain(&self.waiting).filter(|each| !each.dropped);
         pending.chain(unsent.map(|each| &each.piece)).cloned().collect()
@@ -685,7 +688,7 @@ pub(super) fn remove_outputs(slot: Option<&Slot>, done: &SlotDone) {
 }
 
 /// The record of a Done; `p` and `s` are filled in when it is numbered.
-pub(super) fn record(done: &SlotDone, piece: &Piece, slot: u32, outputs: Vec<OutputRef>) -> Done {
+pub(super) fn record(done: &SlotDone, piece: &WorkPiece, slot: u32, outputs: Vec<OutputRef>) -> Done {
     Done {
         grant: piece.grant,
         job: done.job,

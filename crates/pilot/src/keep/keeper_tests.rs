@@ -14,7 +14,7 @@ fn keeper() -> Keeper {
 }
 
 fn keeper_of(flush_us: u64) -> Keeper {
-    let place = Place {
+    let place = BundleTarget {
         origin: Origin {
             directory: "/fleet/bundle".into(),
             pilot: String::from("a"),
@@ -26,8 +26,8 @@ fn keeper_of(flush_us: u64) -> Keeper {
     Keeper::alone(place, (flush_us, PATIENCE_US))
 }
 
-fn piece(job: u64) -> Piece {
-    Piece {
+fn piece(job: u64) -> WorkPiece {
+    WorkPiece {
         grant: job,
         job,
         first: 0,

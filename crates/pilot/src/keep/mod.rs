@@ -16,10 +16,10 @@ use crate::context::Context;
 use crate::error::{PilotError, LOG};
 use crate::life::Phase;
 use crate::report::Note;
-use crate::work::piece::Piece;
+use crate::work::piece::WorkPiece;
 pub use bundle::Bundle;
 use keeper::Kept;
-pub use keeper::{Keeper, Place};
+pub use keeper::{BundleTarget, Keeper};
 pub use writer::Origin;
 
 const STDERR_TAIL_BYTES: usize = 4096;
@@ -165,7 +165,7 @@ impl Keeper {
         let slot_of = |slot: u32| slots.get(slot);
         let mut kept = self.hear(&slot_of, now_us);
         if !canceled.is_empty() {
-            let is_over = |piece: &Piece| canceled.has_for(piece, CANCELED_KEPT_US, now_us);
+            let is_over = |piece: &WorkPiece| canceled.has_for(piece, CANCELED_KEPT_US, now_us);
             self.drop_canceled(&is_over, &slot_of);
         }
         kept.extend(self.go_on(&slot_of, idle, now_us)?);

@@ -14,7 +14,7 @@ use tidemill_sys::time::monotonic_us;
 use tidemill_wire::worker::Served;
 use tidemill_wire::{log, OutputRef};
 
-use super::bundle::{Bundle, FileSource, Member, Source};
+use super::bundle::{Bundle, FileSource, Member, MemberSource};
 use crate::error::PilotError;
 
 /// How often a copy asks whether it should stop.
@@ -310,7 +310,7 @@ impl<C: Calls + Clone> Writer<C> {
     }
 
     /// What outputs have together with another one, unless that is too much.
-    fn sum(&self, bytes: u64, output: &Output, source: &dyn Source) -> Result<u64, PilotError> {
+    fn sum(&self, bytes: u64, output: &Output, source: &dyn MemberSource) -> Result<u64, PilotError> {
         let length = source
             .length()
             .map_err(PilotError::file("stat output", &output.name))?;
@@ -380,7 +380,7 @@ fn open(
     output: &Output,
     scratch: Option<&OwnedFd>,
     inline: &mut &[u8],
-) -> Result<Box<dyn Source>, PilotError> {
+) -> Result<Box<dyn MemberSource>, PilotError> {
     let wrong = |message: String| PilotError::Output {
         name: output.name.clone(),
         message,

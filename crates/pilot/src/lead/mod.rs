@@ -44,63 +44,63 @@ pub fn read_fleet_file<T: DeserializeOwned>(
 }
 
 /// Where work comes from.
-pub enum Source {
+pub enum WorkSource {
     Lead(Link),
     /// Records go to the pilot's own journal only; other nodes are found by peers files, where nodes reach each other.
     Files(Mailbox, Option<Board>),
 }
 
-impl Source {
+impl WorkSource {
     /// A lead is connected.
     pub fn has_lead(&self) -> bool {
-        matches!(self, Source::Lead(link) if link.is_up())
+        matches!(self, WorkSource::Lead(link) if link.is_up())
     }
 
     /// Whether a lead is connected and at most `bytes_max` bytes wait to be sent to it.
     pub fn is_quiet(&self, bytes_max: usize) -> bool {
-        matches!(self, Source::Lead(link) if link.is_up() && link.pending() <= bytes_max)
+        matches!(self, WorkSource::Lead(link) if link.is_up() && link.pending() <= bytes_max)
     }
 
     /// Whether there is a source to ask where files are: a lead, connected or not, or peers files.
     pub fn tells_sources(&self) -> bool {
-        !matches!(self, Source::Files(_, None))
+        !matches!(self, WorkSource::Files(_, None))
     }
 
     /// Whether it answers now, as far as the pilot knows.
     pub fn answers(&self) -> bool {
-        self.has_lead() || matches!(self, Source::Files(_, Some(_)))
+        self.has_lead() || matches!(self, WorkSource::Files(_, Some(_)))
     }
 
     /// Whether work could come: not while the lead of this fleet is unreachable.
     pub fn is_open(&self) -> bool {
         match self {
-            Source::Lead(link) => link.is_up(),
-            Source::Files(..) => true,
+            WorkSource::Lead(link) => link.is_up(),
+            WorkSource::Files(..) => true,
         }
     }
 
     pub fn is_files(&self) -> bool {
-        matches!(self, Source::Files(..))
+        matches!(self, WorkSource::Files(..))
     }
 
     /// Whether there are orders that have not been read yet.
     pub fn is_behind(&self, now_us: u64) -> bool {
-        matches!(self, Source::Files(mailbox, _) if mailbox.is_behind(now_us))
+        matches!(self, WorkSource::Files(mailbox, _) if mailbox.is_behind(now_us))
     }
 
     /// What to wait for.
     pub fn poll(&self) -> Option<Poll> {
         match self {
-            Source::Lead(link) => link.poll(),
-            Source::Files(..) => None,
+            WorkSource::Lead(link) => link.poll(),
+            WorkSource::Files(..) => None,
         }
     }
 
     /// When `advance` should be called at the latest.
     pub fn due_us(&self) -> Option<u64> {
         match self {
-            Source::Lead(link) => link.due_us(),
-            Source::Files(mailbox, board) => {
+            WorkSource::Lead(link) => link.due_us(),
+            WorkSource::Files(mailbox, board) => {
                 let board_us = board.as_ref().and_then(Board::due_us);
                 Some(board_us.map_or(mailbox.due_us(), |at_us| at_us.min(mailbox.due_us())))
             }
@@ -110,7 +110,7 @@ impl Source {
     /// When a connected lead was sent something last.
     pub fn sent_us(&self) -> Option<u64> {
         match self {
-            Source::Lead(link) if link.is_up() => Some(link.last_sent_us),
+            WorkSource::Lead(link) if link.is_up() => Some(link.last_sent_us),
             _ => None,
         }
     }
@@ -118,23 +118,23 @@ impl Source {
     /// When the lead counts as dead, if it stays silent.
     pub fn dies_us(&self, dead_after_s: f64) -> Option<u64> {
         match self {
-            Source::Lead(link) => Some(link.last_heard_us + seconds_us(dead_after_s)),
-            Source::Files(..) => None,
+            WorkSource::Lead(link) => Some(link.last_heard_us + seconds_us(dead_after_s)),
+            WorkSource::Files(..) => None,
         }
     }
 
     /// Whether there is no lead and the agent gives no sign of life.
     pub fn agent_is_dead(&self) -> bool {
-        matches!(self, Source::Files(mailbox, _) if !mailbox.agent_lives())
+        matches!(self, WorkSource::Files(mailbox, _) if !mailbox.agent_lives())
     }
 
     /// How long a pilot without work waits for more: with files alone, for at least two polls. None if no work can come
     /// at present.
     pub fn patience_us(&self, settings: &Settings) -> Option<u64> {
         let patience_s = match self {
-            Source::Files(mailbox, _) if mailbox.closed => 0.0,
-            Source::Files(..) => settings.idle_s.max(2.0 * settings.top_up_s),
-            Source::Lead(_) => settings.idle_s,
+            WorkSource::Files(mailbox, _) if mailbox.closed => 0.0,
+            WorkSource::Files(..) => settings.idle_s.max(2.0 * settings.top_up_s),
+            WorkSource::Lead(_) => settings.idle_s,
         };
         self.is_open().then(|| seconds_us(patience_s))
     }
@@ -142,8 +142,8 @@ impl Source {
     /// Read what has arrived; calls `standing` when a Hello is due.
     pub fn advance(&mut self, now_us: u64, standing: &dyn Fn() -> Standing) -> Vec<LinkEvent> {
         match self {
-            Source::Lead(link) => link.advance(now_us, standing),
-            Source::Files(mailbox, board) => {
+            WorkSource::Lead(link) => link.advance(now_us, standing),
+            WorkSource::Files(mailbox, board) => {
                 let mut events = mailbox.advance(now_us);
                 let told = board.iter_mut().flat_map(|board| board.advance(now_us));
                 events.extend(told.map(|source| LinkEvent::Message(LeadMessage::Source(source))));
@@ -155,8 +155,8 @@ impl Source {
     /// Queue a message for the lead; dropped while there is none. Peers files answer what is about files.
     pub fn send(&mut self, message: &PilotMessage, now_us: u64) -> Result<(), PilotError> {
         match self {
-            Source::Lead(link) => link.send(message, now_us),
-            Source::Files(_, board) => {
+            WorkSource::Lead(link) => link.send(message, now_us),
+            WorkSource::Files(_, board) => {
                 if let Some(board) = board {
                     board.hear(message, now_us);
                 }
@@ -167,13 +167,13 @@ impl Source {
 
     pub fn records_buffer(&mut self, now_us: u64) -> Option<&mut Vec<u8>> {
         match self {
-            Source::Lead(link) => link.records_buffer(now_us),
-            Source::Files(..) => None,
+            WorkSource::Lead(link) => link.records_buffer(now_us),
+            WorkSource::Files(..) => None,
         }
     }
 
     pub fn flush(&mut self, now_us: u64) {
-        if let Source::Lead(link) = self {
+        if let WorkSource::Lead(link) = self {
             link.flush(now_us);
         }
     }
@@ -181,25 +181,27 @@ impl Source {
     /// Who we are towards other nodes, and the address at which they reach this one.
     pub fn as_peer(&self) -> Option<(&str, &str, Option<IpAddr>)> {
         match self {
-            Source::Lead(link) => {
+            WorkSource::Lead(link) => {
                 let (identity, address) = link.identity();
                 Some((&identity.pilot, &identity.secret, address))
             }
-            Source::Files(_, Some(board)) => Some((&board.pilot, &board.secret, machine::outbound_address())),
-            Source::Files(_, None) => None,
+            WorkSource::Files(_, Some(board)) => {
+                Some((&board.pilot, &board.secret, machine::outbound_address()))
+            }
+            WorkSource::Files(_, None) => None,
         }
     }
 
     /// The lead's connection, where there is to be one.
     pub fn link(&mut self) -> Option<&mut Link> {
         match self {
-            Source::Lead(link) => Some(link),
-            Source::Files(..) => None,
+            WorkSource::Lead(link) => Some(link),
+            WorkSource::Files(..) => None,
         }
     }
 
     pub fn reset(&mut self, now_us: u64, cause: &str) {
-        if let Source::Lead(link) = self {
+        if let WorkSource::Lead(link) = self {
             link.lose(now_us, cause);
         }
     }

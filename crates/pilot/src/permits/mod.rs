@@ -152,14 +152,14 @@ impl Permits {
             ops: permit.over,
             bytes: permit.over_bytes,
         };
-        self.permitted(cx, (permit.program, permit.starts), &over);
+        self.permitted(cx, permit.program, permit.starts, &over);
         if over.is_empty() {
             return Ok(());
         }
         self.note_over(cx, &over)
     }
 
-    fn permitted(&mut self, cx: &mut Context, (program, starts): (u64, u64), over: &Over) {
+    fn permitted(&mut self, cx: &mut Context, program: u64, starts: u64, over: &Over) {
         self.waiting.keep(|slot| cx.slots.get(slot).is_some());
         for slot in self.waiting.permit(program, starts, cx.now_us) {
             self.let_start(cx, slot, program, over);
@@ -205,7 +205,7 @@ impl Permits {
         add(&mut self.counted, &usage);
         if let Some(budget) = &mut self.own {
             let costs = |program| cx.work.program(program).map(Costs::of);
-            budget.observe(&usage, costs, (0, cx.now_us));
+            budget.observe(&usage, costs, 0, cx.now_us);
             let over = budget.over(cx.now_us);
             if !over.is_empty() {
                 self.note_over(cx, &over)?;
@@ -231,7 +231,7 @@ impl Permits {
         let (granted, due_us) = budget.grant(costs, cx.now_us);
         self.own_due_us = due_us;
         for each in granted {
-            self.permitted(cx, (each.program, each.starts), &Over::default());
+            self.permitted(cx, each.program, each.starts, &Over::default());
         }
     }
 

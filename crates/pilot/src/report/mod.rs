@@ -14,9 +14,9 @@ use tidemill_wire::{Done, Failed, Noted, Record, Returned, Settings};
 
 use crate::error::{PilotError, LOG};
 use crate::lead::link::OUT_BYTES_MAX;
-use crate::lead::Source;
+use crate::lead::WorkSource;
 use crate::time::seconds_us;
-use crate::work::piece::Piece;
+use crate::work::piece::WorkPiece;
 use canceled::Canceled;
 pub use records::Records;
 
@@ -152,7 +152,7 @@ impl Report {
     }
 
     /// Record that events go back to the lead.
-    pub fn give_back(&mut self, piece: &Piece, reason: &str, now_us: u64) -> Result<(), PilotError> {
+    pub fn give_back(&mut self, piece: &WorkPiece, reason: &str, now_us: u64) -> Result<(), PilotError> {
         if self.canceled.has(piece) {
             return Ok(());
         }
@@ -170,7 +170,7 @@ impl Report {
     /// Record a failure that no payload reported; what was canceled does not fail.
     pub fn fail(
         &mut self,
-        piece: &Piece,
+        piece: &WorkPiece,
         slot: u32,
         (failure, message): (&str, &str),
         now_us: u64,
@@ -210,7 +210,7 @@ impl Report {
     }
 
     /// When `step` has something to do at the latest.
-    pub fn due_us(&self, lead: &Source) -> Option<u64> {
+    pub fn due_us(&self, lead: &WorkSource) -> Option<u64> {
         let earliest_us = if lead.is_files() {
             self.saved_us + SAVE_AGAIN_US
         } else {
@@ -230,7 +230,7 @@ impl Report {
     }
 
     /// Records to the lead, or to the own journal where there is none or it is silent; `idle`: nothing else is to do.
-    pub fn step(&mut self, lead: &mut Source, idle: bool, now_us: u64) -> Result<(), PilotError> {
+    pub fn step(&mut self, lead: &mut WorkSource, idle: bool, now_us: u64) -> Result<(), PilotError> {
         self.hear(now_us);
         let due = self.is_due(now_us) || (idle && self.since_us.is_some());
         if lead.is_files() {
@@ -267,7 +267,7 @@ impl Report {
     }
 
     /// Give the connection what it takes of the records that it has not carried.
-    pub fn carry(&mut self, lead: &mut Source, now_us: u64) {
+    pub fn carry(&mut self, lead: &mut WorkSource, now_us: u64) {
         if let Some(buffer) = lead.records_buffer(now_us) {
             self.records.write_unsent(buffer, OUT_BYTES_MAX);
         }
@@ -310,7 +310,7 @@ impl Report {
     }
 
     /// Why the pilot must give up this node: there is no lead, and its own journal fails, so its work goes unreported.
-    pub fn hopeless(&self, lead: &Source, now_us: u64) -> Option<String> {
+    pub fn hopeless(&self, lead: &WorkSource, now_us: u64) -> Option<String> {
         let (since_us, why) = self.unsafe_since.as_ref()?;
         let over = lead.is_files() && now_us >= since_us + self.patience_us;
         over.then(|| format!("records cannot be kept: {why}"))
@@ -354,7 +354,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let records = Records::new("a.r0.i1", directory.path());
         let mut report = Report::new(records, &Settings::default(), false, 0);
-        let piece = |job: u64| Piece {
+        let piece = |job: u64| WorkPiece {
             grant: job,
             job,
             first: 0,

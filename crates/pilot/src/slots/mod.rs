@@ -296,7 +296,8 @@ pub fn network(word: Option<&str>) -> Network {
 
 /// Isolation of this node's slots, from one that is started and ended at once: `required` fails here and not under way.
 pub fn probe(
-    (isolation, network): (Isolation, Network),
+    isolation: Isolation,
+    network: Network,
     directory: Option<PathBuf>,
 ) -> Result<(String, String), PilotError> {
     let spec = SlotSpec {

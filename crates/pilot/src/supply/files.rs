@@ -60,7 +60,7 @@ impl Supply {
     ) -> Result<bool, PilotError> {
         let memory_mb = if fast { 0 } else { file.bytes.div_ceil(1 << 20) };
         let mut actions = Vec::new();
-        let holds = cx.work.hold_input(job, (&file.sha256, memory_mb), &mut actions);
+        let holds = cx.work.hold_input(job, &file.sha256, memory_mb, &mut actions);
         self.act(cx, actions)?;
         if !holds {
             let message = format!(
@@ -109,7 +109,8 @@ impl Supply {
         &mut self,
         cx: &mut Context,
         image: &ImageUse,
-        (limit_mb, by_files): (u64, bool),
+        limit_mb: u64,
+        by_files: bool,
     ) -> Result<bool, PilotError> {
         if self.stage.stager.is_settled(&image.file.sha256) || !self.has_stage(cx)? {
             return Ok(false);
@@ -243,7 +244,7 @@ impl Supply {
                     sha256,
                     users,
                     message,
-                } => self.fail_staged(cx, &sha256, (users, &message))?,
+                } => self.fail_staged(cx, &sha256, users, &message)?,
             }
         }
         self.hold_jobs(cx);
@@ -258,7 +259,7 @@ impl Supply {
     fn bring_for(&mut self, cx: &mut Context, sha256: &str, users: Vec<User>) -> Result<(), PilotError> {
         for user in users {
             if let User::Image { limit_mb, by_files } = user {
-                self.bring_image(cx, sha256, (limit_mb, by_files))?;
+                self.bring_image(cx, sha256, limit_mb, by_files)?;
             }
         }
         Ok(())
@@ -268,7 +269,8 @@ impl Supply {
         &mut self,
         cx: &mut Context,
         sha256: &str,
-        (users, message): (Vec<User>, &str),
+        users: Vec<User>,
+        message: &str,
     ) -> Result<(), PilotError> {
         let told = format!("failed to bring file {} to this node: {message}", short(sha256));
         cx.note(Note::new("stage", "failed", told.clone()))?;

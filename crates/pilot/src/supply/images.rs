@@ -21,12 +21,13 @@ impl Supply {
         &mut self,
         cx: &mut Context,
         sha256: &str,
-        (limit_mb, by_files): (u64, bool),
+        limit_mb: u64,
+        by_files: bool,
     ) -> Result<(), PilotError> {
         let Some(image) = cx.work.image(sha256).cloned() else {
             return Ok(());
         };
-        if self.seek_image(cx, &image, (limit_mb, by_files))? {
+        if self.seek_image(cx, &image, limit_mb, by_files)? {
             return Ok(()); // it comes back here when its file is held
         }
         let memory = (limit_mb, cx.work.store_mb());

@@ -20,7 +20,7 @@ use crate::node::room::Share;
 use crate::node::{gpus, variables};
 use crate::report::Note;
 use crate::stage::Stage;
-use crate::work::piece::{Piece, Shape};
+use crate::work::piece::{Shape, WorkPiece};
 use crate::work::Action;
 
 /// What a fleet of an older version hides without saying so.
@@ -97,7 +97,7 @@ impl Supply {
                     sha256,
                     limit_mb,
                     by_files,
-                } => self.bring_image(cx, &sha256, (limit_mb, by_files))?,
+                } => self.bring_image(cx, &sha256, limit_mb, by_files)?,
                 Action::Drop { sha256 } => {
                     self.images.drop_image(&sha256);
                     self.forget_image_file(cx, &sha256)?;
@@ -196,7 +196,7 @@ fn view_of(settings: &Settings, shape: &Shape) -> View {
     view
 }
 
-fn run(ticket: u64, piece: Piece) -> ToSlot {
+fn run(ticket: u64, piece: WorkPiece) -> ToSlot {
     ToSlot::Run {
         ticket,
         job: piece.job,

@@ -6,18 +6,18 @@ use tidemill_wire::intervals::Intervals;
 use tidemill_wire::Withdrawn;
 
 use super::{Action, Binding, Queued, SlotState, Ticket, SPARE_JOBS_MAX};
-use crate::work::piece::Piece;
+use crate::work::piece::WorkPiece;
 
 impl Binding {
     /// Events that a slot has answered for; the piece that they belong to, None if they were not its to answer for.
-    pub fn settle(&mut self, slot: u32, ticket: u64, first: u64, count: u64) -> Option<Piece> {
+    pub fn settle(&mut self, slot: u32, ticket: u64, first: u64, count: u64) -> Option<WorkPiece> {
         let known = self.tickets.get_mut(&ticket).filter(|known| known.slot == slot)?;
         let end = first.checked_add(count)?;
         if !known.left.holds(first, end) {
             return None;
         }
         known.left.remove(first, end);
-        let piece = Piece {
+        let piece = WorkPiece {
             first,
             count,
             ..known.piece.clone()
@@ -46,7 +46,7 @@ impl Binding {
     }
 
     /// A slot is gone: free its room and return the pieces without an answer, the oldest first.
-    pub fn lose_slot(&mut self, slot: u32) -> Vec<Piece> {
+    pub fn lose_slot(&mut self, slot: u32) -> Vec<WorkPiece> {
         let tickets = self
             .slots
             .get(&slot)
@@ -69,7 +69,7 @@ impl Binding {
     }
 
     /// Take all queued work out.
-    pub fn drain_queue(&mut self) -> Vec<Piece> {
+    pub fn drain_queue(&mut self) -> Vec<WorkPiece> {
         self.queued_events.clear();
         self.program_events.clear();
         std::mem::take(&mut self.queues)
@@ -80,7 +80,7 @@ impl Binding {
     }
 
     /// Take the queued work of a job out.
-    pub fn take_queued(&mut self, job: u64) -> Vec<Piece> {
+    pub fn take_queued(&mut self, job: u64) -> Vec<WorkPiece> {
         let mut taken = Vec::new();
         for (shape, queue) in &mut self.queues {
             for queued in std::mem::take(queue) {
@@ -268,10 +268,10 @@ impl Binding {
     }
 
     /// All work that has no record yet, as grants: queued and at slots.
-    pub fn held(&self) -> Vec<Piece> {
+    pub fn held(&self) -> Vec<WorkPiece> {
         let waiting = self.queues.values().flatten().map(|queued| queued.piece.clone());
         let at_slots = self.tickets.values().flat_map(pieces_left);
-        let mut held: Vec<Piece> = waiting.chain(at_slots).collect();
+        let mut held: Vec<WorkPiece> = waiting.chain(at_slots).collect();
         held.sort_by_key(|grant| (grant.grant, grant.first));
         held
     }
@@ -282,12 +282,12 @@ impl Binding {
 }
 
 /// A piece without what was withdrawn of its grant.
-pub(crate) fn pieces_without(piece: &Piece, part: &Withdrawn) -> Vec<Piece> {
+pub(crate) fn pieces_without(piece: &WorkPiece, part: &Withdrawn) -> Vec<WorkPiece> {
     let mut left = Intervals::of(piece.first, piece.count);
     if piece.grant == part.grant {
         left.remove(part.first, part.first.saturating_add(part.count));
     }
-    let of = |&(first, end): &(u64, u64)| Piece {
+    let of = |&(first, end): &(u64, u64)| WorkPiece {
         first,
         count: end - first,
         ..piece.clone()
@@ -295,8 +295,8 @@ pub(crate) fn pieces_without(piece: &Piece, part: &Withdrawn) -> Vec<Piece> {
     left.spans().iter().map(of).collect()
 }
 
-fn pieces_left(ticket: &Ticket) -> Vec<Piece> {
-    let piece = |&(first, end): &(u64, u64)| Piece {
+fn pieces_left(ticket: &Ticket) -> Vec<WorkPiece> {
+    let piece = |&(first, end): &(u64, u64)| WorkPiece {
         first,
         count: end - first,
         ..ticket.piece.clone()

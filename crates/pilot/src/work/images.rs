@@ -7,7 +7,7 @@ use tidemill_wire::{ImageUse, Program};
 
 use super::{Action, Binding};
 use crate::node::room::Room;
-use crate::work::piece::{Piece, Shape};
+use crate::work::piece::{Shape, WorkPiece};
 
 /// A node on which an image could not be had does not try again sooner: others may do better in the meantime.
 const TRY_AGAIN_US: u64 = 30_000_000;
@@ -117,7 +117,8 @@ impl Binding {
     pub(super) fn bring_images(
         &mut self,
         shape: &Shape,
-        (starved, now_us): (bool, u64),
+        starved: bool,
+        now_us: u64,
         actions: &mut Vec<Action>,
     ) -> bool {
         let mut ready = true;
@@ -230,7 +231,7 @@ impl Binding {
     }
 
     /// Give back what images that could go, were these slots gone, would free.
-    pub(super) fn with_images_gone(&self, shape: &Shape, (starved, gone): (bool, &[u32]), room: &mut Room) {
+    pub(super) fn with_images_gone(&self, shape: &Shape, starved: bool, gone: &[u32], room: &mut Room) {
         for sha256 in self.evictable(shape, starved, gone) {
             room.release(self.images.known.get(sha256).map_or(0, |known| known.held_mb));
         }
@@ -258,7 +259,7 @@ impl Binding {
     }
 
     /// The image is unavailable: returns the queued work that needs it.
-    pub fn image_failed(&mut self, sha256: &str, now_us: u64) -> Vec<Piece> {
+    pub fn image_failed(&mut self, sha256: &str, now_us: u64) -> Vec<WorkPiece> {
         self.free_image(sha256);
         if let Some(known) = self.images.known.get_mut(sha256) {
             known.state = State::Failed {

@@ -37,9 +37,9 @@ fn an_input_that_would_keep_its_own_slot_out_is_read_directly() {
     binding.set_store(0, false);
     let mut actions = Vec::new();
     binding.take_work(work(vec![whole(1)], vec![with_input(1, 1, "a")], &[(1, 0, 1)]), 0);
-    assert!(!binding.hold_input(1, ("a", 2), &mut actions));
+    assert!(!binding.hold_input(1, "a", 2, &mut actions));
     assert!(
-        binding.hold_input(1, ("a", 0), &mut actions),
+        binding.hold_input(1, "a", 0, &mut actions),
         "the fast tier is no memory"
     );
     assert_eq!((actions.len(), made(&binding.decide(0))), (0, 1));
@@ -57,7 +57,7 @@ fn an_input_whose_job_has_no_work_here_makes_room_for_a_slot_and_its_job_is_told
         ),
         0,
     );
-    assert!(binding.hold_input(1, ("a", 400), &mut Vec::new()));
+    assert!(binding.hold_input(1, "a", 400, &mut Vec::new()));
     let actions = binding.decide(0);
     let run = super::tests::runs(&actions).remove(0);
     binding.take_work(work(vec![program(2, 1, 1.0)], vec![job(2, 2)], &[(2, 0, 9)]), 0);
@@ -95,7 +95,7 @@ fn queued_jobs_keep_their_inputs_but_not_from_a_shape_that_has_waited_too_long()
         ),
         0,
     );
-    assert!(binding.hold_input(1, ("a", 400), &mut Vec::new()));
+    assert!(binding.hold_input(1, "a", 400, &mut Vec::new()));
     assert_eq!(made(&binding.decide(1)), 0);
     let actions = binding.decide(STARVED_US + 1);
     assert_eq!((dropped(&actions), made(&actions)), (vec!["a"], 1));
@@ -112,14 +112,14 @@ fn the_store_makes_room_for_the_next_input_in_memory_and_in_the_fast_tier() {
     ];
     binding.take_work(work(vec![program(1, 1, 1.0)], jobs, &[(1, 0, 1), (2, 0, 1)]), 0);
     let mut actions = Vec::new();
-    assert!(binding.hold_input(1, ("a", 300), &mut actions));
-    assert!(binding.hold_input(3, ("c", 0), &mut actions));
+    assert!(binding.hold_input(1, "a", 300, &mut actions));
+    assert!(binding.hold_input(3, "c", 0, &mut actions));
     assert!(
-        !binding.hold_input(2, ("b", 300), &mut actions),
+        !binding.hold_input(2, "b", 300, &mut actions),
         "half of the node is full"
     );
     binding.take_queued(1);
-    assert!(binding.hold_input(2, ("b", 300), &mut actions));
+    assert!(binding.hold_input(2, "b", 300, &mut actions));
     assert_eq!(dropped(&actions), ["a"]);
     assert!(!binding.drop_beside("b", &mut actions));
     assert!(binding.drop_beside("c", &mut actions), "of the fast tier");

@@ -7,12 +7,7 @@ use super::{Action, Binding};
 impl Binding {
     /// Reserve memory for a job's input, counted once (0: it is in the fast tier); false if slots must read it
     /// directly. Inputs that no work here uses make room for it.
-    pub fn hold_input(
-        &mut self,
-        job: u64,
-        (sha256, memory_mb): (&str, u64),
-        actions: &mut Vec<Action>,
-    ) -> bool {
+    pub fn hold_input(&mut self, job: u64, sha256: &str, memory_mb: u64, actions: &mut Vec<Action>) -> bool {
         if self.inputs.contains_key(sha256) {
             return true;
         }

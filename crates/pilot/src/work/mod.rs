@@ -16,7 +16,7 @@ use tidemill_wire::intervals::Intervals;
 use tidemill_wire::{JobDef, Program, Work};
 
 use crate::node::room::{Room, Share};
-use crate::work::piece::{KnownProgram, Piece, Shape};
+use crate::work::piece::{KnownProgram, Shape, WorkPiece};
 pub(crate) use answers::pieces_without;
 use images::Images;
 
@@ -29,7 +29,7 @@ const SPARE_JOBS_MAX: usize = 128;
 const STARVED_US: u64 = 10_000_000;
 
 struct Queued {
-    piece: Piece,
+    piece: WorkPiece,
     program: u64,
     since_us: u64,
 }
@@ -56,7 +56,7 @@ pub enum Action {
     Run {
         slot: u32,
         ticket: u64,
-        piece: Piece,
+        piece: WorkPiece,
     },
     Forget {
         slot: u32,
@@ -94,7 +94,7 @@ struct SlotState {
 
 struct Ticket {
     slot: u32,
-    piece: Piece,
+    piece: WorkPiece,
     event_s: f64,
     /// Events that the slot has not answered for.
     left: Intervals,
@@ -104,11 +104,11 @@ struct Ticket {
 #[derive(Debug, Default)]
 pub struct Refused {
     /// Work that this node can never run, with the reason.
-    pub no_fit: Vec<(Piece, String)>,
+    pub no_fit: Vec<(WorkPiece, String)>,
     /// Work whose image failed a moment ago and is not retried yet.
-    pub no_image: Vec<Piece>,
+    pub no_image: Vec<WorkPiece>,
     /// Work of jobs whose definition has not arrived.
-    pub unknown: Vec<Piece>,
+    pub unknown: Vec<WorkPiece>,
 }
 
 /// Queue, slots and work at slots.
@@ -200,7 +200,7 @@ impl Binding {
     }
 
     /// Put a piece back as the next to run; returns it if its job is unknown.
-    pub fn requeue(&mut self, piece: Piece, now_us: u64) -> Option<Piece> {
+    pub fn requeue(&mut self, piece: WorkPiece, now_us: u64) -> Option<WorkPiece> {
         let Some((program, shape)) = self.needs(piece.job) else {
             return Some(piece);
         };
@@ -231,7 +231,7 @@ impl Binding {
         for shape in &shapes {
             if starved.as_ref().is_none_or(|first| first == shape) && self.has_open_work(shape) {
                 let is_first = starved.is_some();
-                if self.bring_images(shape, (is_first, now_us), &mut actions) {
+                if self.bring_images(shape, is_first, now_us, &mut actions) {
                     self.make_slots(shape, is_first, &mut actions);
                 }
             }
@@ -368,7 +368,7 @@ impl Binding {
         let per_payload = known.per_payload(queued.piece.chunk_max);
         let fair = fair(self.short, per_payload, share);
         let count = per_payload.max(at_hand).min(fair.max(1)).min(queued.piece.count);
-        let piece = Piece {
+        let piece = WorkPiece {
             count,
             ..queued.piece.clone()
         };

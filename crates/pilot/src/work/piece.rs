@@ -69,7 +69,7 @@ fn named(program: &Program) -> (Vec<String>, Vec<String>) {
 }
 
 /// Consecutive events of one grant.
-pub use tidemill_wire::Grant as Piece;
+pub use tidemill_wire::Grant as WorkPiece;
 
 /// A program, what it needs, and how long its events take.
 pub struct KnownProgram {

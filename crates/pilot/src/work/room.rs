@@ -87,7 +87,7 @@ impl Binding {
                 return true;
             }
         }
-        self.with_images_gone(shape, (starved, &victims), &mut trial);
+        self.with_images_gone(shape, starved, &victims, &mut trial);
         trial.release(self.unused_mb(starved));
         if !fits(&mut trial) {
             return false;

@@ -35,7 +35,7 @@ pub(super) fn job(number: u64, program: u64) -> JobDef {
 }
 
 pub(super) fn work(programs: Vec<Program>, jobs: Vec<JobDef>, grants: &[(u64, u64, u64)]) -> Work {
-    let grant = |(k, &(job, first, count)): (usize, &(u64, u64, u64))| Piece {
+    let grant = |(k, &(job, first, count)): (usize, &(u64, u64, u64))| WorkPiece {
         grant: k as u64 + 1,
         job,
         first,
@@ -54,7 +54,7 @@ pub(super) fn binding(cores: u64) -> Binding {
 }
 
 /// Runs among the actions: slot, ticket, piece.
-pub(super) fn runs(actions: &[Action]) -> Vec<(u32, u64, Piece)> {
+pub(super) fn runs(actions: &[Action]) -> Vec<(u32, u64, WorkPiece)> {
     actions
         .iter()
         .filter_map(|action| match action {
@@ -354,7 +354,7 @@ proptest! {
         let spans: Vec<(u64, u64, u64)> = grants.iter().enumerate().map(|(k, &(j, n))| (j, 1000 * k as u64, n)).collect();
         let total: u64 = spans.iter().map(|span| span.2).sum();
         binding.take_work(work(programs, vec![job(1, 1), job(2, 2), job(3, 3)], &spans), 0);
-        let mut out: Vec<(u32, u64, Piece)> = Vec::new();
+        let mut out: Vec<(u32, u64, WorkPiece)> = Vec::new();
         let mut answered = 0;
         for (now_us, (kind, pick)) in steps.into_iter().enumerate() {
             out.extend(runs(&binding.decide(now_us as u64 * 1_000_000)));

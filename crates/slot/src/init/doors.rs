@@ -119,13 +119,13 @@ pub(super) fn hide_services(root: &OwnedFd, spec: &SlotSpec) -> Result<()> {
         let path = Path::new(path);
         // usually /var/run is a link to the other
         if fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
-            cover_runtime(root, (path, skeleton), !spec.batch_commands.is_empty())?;
+            cover_runtime(root, path, skeleton, !spec.batch_commands.is_empty())?;
         }
     }
     Ok(())
 }
 
-fn cover_runtime(root: &OwnedFd, (path, skeleton): (&Path, &str), hides_batch: bool) -> Result<()> {
+fn cover_runtime(root: &OwnedFd, path: &Path, skeleton: &str, hides_batch: bool) -> Result<()> {
     let original = file::open_dir(path)?;
     file::make_dir_at(root.as_fd(), skeleton, 0o755)?;
     let stand_in = file::open_dir_at(root.as_fd(), skeleton)?;

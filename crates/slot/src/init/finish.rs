@@ -7,12 +7,12 @@ use tidemill_sys::process::{self, Exit, Usage, Waited};
 use tidemill_sys::{signal, time, Result};
 use tidemill_wire::log::cause;
 
+use super::batch_term::RUN_AGAIN;
 use super::payload::{tasks_limit, Kind, Limits, Payload, Verdict};
 use super::range::failed;
+use super::range_protocol::Talk;
 use super::scratch::LOOKS;
 use super::streams::Whole;
-use super::taken::RUN_AGAIN;
-use super::talk::Talk;
 use super::usage::{self, Reach};
 use super::{spill, Init, RECALL_US};
 use crate::queue::Events;
@@ -179,7 +179,7 @@ impl Init {
             }
             Ok(kept) => {
                 self.note_left(events.job, outputs);
-                self.command_done(&payload, events, kept, (usage, now_us));
+                self.command_done(&payload, events, kept, usage, now_us);
             }
         }
     }
@@ -200,7 +200,8 @@ impl Init {
         payload: &Payload,
         events: Events,
         outputs: Vec<SlotOutput>,
-        (usage, now_us): (Usage, u64),
+        usage: Usage,
+        now_us: u64,
     ) {
         let Events {
             ticket,
@@ -502,7 +503,7 @@ impl Init {
                 shared_kb: self.scratch.shared_kb_outside(),
             };
             let printed = self.streams.printed();
-            let verdict = payload.judge(&job.program, limits, (self.reach, printed), now_us);
+            let verdict = payload.judge(&job.program, limits, self.reach, printed, now_us);
             let verdict = verdict.or_else(|| self.judge_scratch(&mut payload, now_us));
             if let (Some(verdict), None) = (verdict, &payload.verdict) {
                 payload.verdict = Some(verdict);

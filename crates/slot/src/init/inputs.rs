@@ -14,7 +14,7 @@ use tidemill_sys::{file, mount, SysError};
 use tidemill_wire::log::cause;
 use tidemill_wire::{InputDef, JobDef};
 
-use super::place::Place;
+use super::place::SlotPlace;
 use crate::Isolated;
 
 /// Lines of `each` inputs are kept in memory; a longer file is refused.
@@ -98,7 +98,12 @@ fn failed(what: &str, input: &InputDef, error: &SysError) -> InputError {
 
 impl Inputs {
     /// Copies what all payloads of the job share and reads the lines; done once, and begun anew where it was broken off.
-    pub fn copy_shared(&mut self, place: &Place, job: &JobDef, go_on: GoOn<'_>) -> Result<(), InputError> {
+    pub fn copy_shared(
+        &mut self,
+        place: &SlotPlace,
+        job: &JobDef,
+        go_on: GoOn<'_>,
+    ) -> Result<(), InputError> {
         if self.copied {
             return Ok(());
         }
@@ -111,7 +116,7 @@ impl Inputs {
             match (&input.path, input.kind.as_str()) {
                 _ if self.shown.contains(&target) => {}
                 (Some(path), "shared") if input.unpack == Some(true) => {
-                    unpack_into(place, (path, &target), input, go_on)?;
+                    unpack_into(place, path, &target, input, go_on)?;
                 }
                 (Some(path), "shared") if show(place, path, &target) => {
                     if place.isolated == Isolated::Namespaces {
@@ -134,7 +139,7 @@ impl Inputs {
 
     /// Reads the URLs that all payloads of the job open, as the site has them now; where it has a copy instead, copies
     /// that once.
-    pub fn read_urls(&mut self, place: &Place, job: &JobDef, go_on: GoOn<'_>) -> Result<(), InputError> {
+    pub fn read_urls(&mut self, place: &SlotPlace, job: &JobDef, go_on: GoOn<'_>) -> Result<(), InputError> {
         for input in job.inputs.iter().filter(|input| input.kind == "url") {
             let from = input.path.as_deref().unwrap_or_default();
             let key = (input.name.clone(), None);
@@ -158,7 +163,7 @@ impl Inputs {
     /// Copies the files of events `first..first + count`, or reads the URLs of those that programs open.
     pub fn copy_each(
         &self,
-        place: &Place,
+        place: &SlotPlace,
         job: &JobDef,
         events: (u64, u64),
         go_on: GoOn<'_>,
@@ -167,7 +172,7 @@ impl Inputs {
             let from = input.path.as_deref().unwrap_or_default();
             for event in events.0..events.0 + events.1 {
                 let target = format!("{}/{}/{event}", directory(job.job), input.name);
-                if input.kind == "urls" && self.copy_url(place, (from, &target), input, event)? {
+                if input.kind == "urls" && self.copy_url(place, from, &target, input, event)? {
                     continue;
                 }
                 copy(place, &format!("{from}/{event}"), &target, input, go_on)?;
@@ -179,8 +184,9 @@ impl Inputs {
     /// Reads the URL of an event, and shows it as `EVENT.url` to payloads that take several; false = it has a file.
     fn copy_url(
         &self,
-        place: &Place,
-        (from, target): (&str, &str),
+        place: &SlotPlace,
+        from: &str,
+        target: &str,
         input: &InputDef,
         event: u64,
     ) -> Result<bool, InputError> {
@@ -228,7 +234,7 @@ impl Inputs {
     }
 
     /// Removes the files of events that are over.
-    pub fn remove_each(&self, place: &Place, job: &JobDef, events: (u64, u64)) {
+    pub fn remove_each(&self, place: &SlotPlace, job: &JobDef, events: (u64, u64)) {
         for input in each_files(job) {
             for event in events.0..events.0 + events.1 {
                 let name = format!("{}/{}/{event}", directory(job.job), input.name);
@@ -254,7 +260,7 @@ impl Inputs {
     }
 
     /// Removes everything of the job.
-    pub fn remove(&mut self, place: &Place, job: u64) {
+    pub fn remove(&mut self, place: &SlotPlace, job: u64) {
         for target in &self.shown {
             let _ = mount::detach(&seen(place, target)); // what stays goes with the slot
         }
@@ -274,12 +280,12 @@ pub(crate) fn each_files(job: &JobDef) -> impl Iterator<Item = &InputDef> {
 }
 
 /// The directory with all inputs of the job, as payloads see it.
-pub(crate) fn directory_of(place: &Place, job: &JobDef) -> String {
+pub(crate) fn directory_of(place: &SlotPlace, job: &JobDef) -> String {
     format!("{}/{}", place.own_path, directory(job.job))
 }
 
 /// Where a payload finds an input: a shared file, the file of its one event, or the directory of an `each` input.
-pub(crate) fn path_of(place: &Place, job: &JobDef, name: &str, event: Option<u64>) -> Option<String> {
+pub(crate) fn path_of(place: &SlotPlace, job: &JobDef, name: &str, event: Option<u64>) -> Option<String> {
     let input = job.inputs.iter().find(|input| input.name == name)?;
     let path = format!("{}/{}", directory_of(place, job), input.name);
     Some(match (input.kind.as_str(), &input.path, event) {
@@ -290,13 +296,13 @@ pub(crate) fn path_of(place: &Place, job: &JobDef, name: &str, event: Option<u64
 }
 
 /// Where payloads see `target`, which is below `own`.
-fn seen(place: &Place, target: &str) -> PathBuf {
+fn seen(place: &SlotPlace, target: &str) -> PathBuf {
     Path::new(&place.own_path).join(target)
 }
 
 /// Show a file that the node holds, verified, instead of copying it: by a read-only mount, or where there are no
 /// namespaces by a hard link. False where it is not held, or cannot be shown: then it is copied.
-fn show(place: &Place, from: &str, target: &str) -> bool {
+fn show(place: &SlotPlace, from: &str, target: &str) -> bool {
     let path = Path::new(from);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return false;
@@ -334,7 +340,13 @@ fn check_name(input: &InputDef) -> Result<(), InputError> {
     Ok(())
 }
 
-fn copy(place: &Place, from: &str, to: &str, input: &InputDef, go_on: GoOn<'_>) -> Result<(), InputError> {
+fn copy(
+    place: &SlotPlace,
+    from: &str,
+    to: &str,
+    input: &InputDef,
+    go_on: GoOn<'_>,
+) -> Result<(), InputError> {
     let mut source =
         file::open_in_root(place.old_root.as_fd(), from).map_err(|error| failed("read", input, &error))?;
     let mut target = create(place, to).map_err(|error| failed("copy", input, &error))?;
@@ -360,7 +372,7 @@ fn copy(place: &Place, from: &str, to: &str, input: &InputDef, go_on: GoOn<'_>) 
 
 /// The directory of an input in the slot, to which the files of an archive go.
 struct Unpacked<'a, 'b> {
-    place: &'a Place,
+    place: &'a SlotPlace,
     directory: &'a str,
     go_on: &'a mut GoOn<'b>,
 }
@@ -382,8 +394,9 @@ impl unpack::Target for Unpacked<'_, '_> {
 
 /// Unpacks the archive `from` into the directory `to`.
 fn unpack_into(
-    place: &Place,
-    (from, to): (&str, &str),
+    place: &SlotPlace,
+    from: &str,
+    to: &str,
     input: &InputDef,
     mut go_on: GoOn<'_>,
 ) -> Result<(), InputError> {
@@ -407,7 +420,7 @@ fn unpack_into(
 }
 
 /// What the site wrote beside `path` of a file that programs open, as `.NAME.url`; None = it has a copy of it.
-fn read_url(place: &Place, path: &str, input: &InputDef) -> Result<Option<Opened>, InputError> {
+fn read_url(place: &SlotPlace, path: &str, input: &InputDef) -> Result<Option<Opened>, InputError> {
     let (folder, name) = path.rsplit_once('/').unwrap_or_default();
     let path = &format!("{folder}/.{name}.url");
     let source = match file::open_in_root(place.old_root.as_fd(), path) {
@@ -453,7 +466,7 @@ fn opened_of(text: &str, cache: &NodeCache) -> Result<Opened, String> {
 
 /// Payloads cannot write to it: the mount is read-only, without namespaces the mode is. Under the mount it is writable by
 /// its mode, so that a payload's own copy (`cp`) can be changed. A script may be an input, thus all are executable.
-fn create(place: &Place, to: &str) -> tidemill_sys::Result<File> {
+fn create(place: &SlotPlace, to: &str) -> tidemill_sys::Result<File> {
     let own = place.own.as_fd();
     let is_mounted = place.isolated == Isolated::Namespaces;
     let _ = file::remove_at(own, to, false);
@@ -463,7 +476,7 @@ fn create(place: &Place, to: &str) -> tidemill_sys::Result<File> {
 /// The byte order mark: some editors begin a text with it; it does not belong to the first line.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-fn read_lines(place: &Place, path: &str, input: &InputDef) -> Result<Lines, InputError> {
+fn read_lines(place: &SlotPlace, path: &str, input: &InputDef) -> Result<Lines, InputError> {
     let source =
         file::open_in_root(place.old_root.as_fd(), path).map_err(|error| failed("read", input, &error))?;
     let mut text = String::new();

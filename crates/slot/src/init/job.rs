@@ -9,7 +9,7 @@ use tidemill_sys::Result;
 use tidemill_wire::{ApprovedFile, JobDef, Program};
 
 use super::inputs::{directory_of, each_files, path_of, Inputs};
-use super::place::Place;
+use super::place::SlotPlace;
 use crate::line::LineRules;
 use crate::queue::{Events, Pace};
 use crate::template::{Template, Values, ARGUMENTS_BYTES_MAX};
@@ -51,7 +51,7 @@ impl Job {
         def: JobDef,
         program: Rc<Program>,
         spec: &SlotSpec,
-        place: &Place,
+        place: &SlotPlace,
     ) -> std::result::Result<Job, String> {
         let wrap: Vec<String> = program.wrap.iter().map(|word| placed(word, place)).collect();
         let started = wrap.first().unwrap_or(&program.executable);
@@ -111,7 +111,7 @@ impl Job {
     }
 
     /// Arguments for these events, `argv[0]` first; for a persistent payload, of no event in particular.
-    pub fn arguments(&self, place: &Place, events: Events) -> std::result::Result<Strings, String> {
+    pub fn arguments(&self, place: &SlotPlace, events: Events) -> std::result::Result<Strings, String> {
         let mut argv = Strings::new();
         for word in self.wrap.iter().chain(std::iter::once(&self.executable)) {
             argv.push(octets(word)).map_err(|error| error.to_string())?;
@@ -139,7 +139,7 @@ impl Job {
     /// Names and paths of the outputs that these events must leave in the work directory.
     pub fn outputs(
         &self,
-        place: &Place,
+        place: &SlotPlace,
         events: Events,
     ) -> std::result::Result<Vec<(String, String)>, String> {
         let filled = self.outputs.iter().map(|(name, template)| {
@@ -152,7 +152,7 @@ impl Job {
     fn fill(
         &self,
         template: &Template,
-        (place, rules): (&Place, Option<&LineRules>),
+        (place, rules): (&SlotPlace, Option<&LineRules>),
         events: Events,
     ) -> std::result::Result<String, String> {
         let event = (!self.persistent() && events.count == 1).then_some(events.first);
@@ -170,7 +170,7 @@ impl Job {
     }
 
     /// The URL or path of an input.
-    fn place_of(&self, place: &Place, name: &str, event: Option<u64>) -> Option<String> {
+    fn place_of(&self, place: &SlotPlace, name: &str, event: Option<u64>) -> Option<String> {
         let url = self.inputs.url_of(&self.def, name, event);
         url.or_else(|| path_of(place, &self.def, name, event))
     }
@@ -180,7 +180,7 @@ impl Job {
     }
 
     /// Makes the environment; in command mode with what these events add.
-    pub fn set_environment(&mut self, place: &Place, events: Option<Events>) -> Result<()> {
+    pub fn set_environment(&mut self, place: &SlotPlace, events: Option<Events>) -> Result<()> {
         self.env.truncate(self.env_shared);
         for input in self.def.inputs.iter().filter(|input| input.kind == "url") {
             if let Some(found) = self.place_of(place, &input.name, None) {
@@ -205,7 +205,7 @@ impl Job {
 
     /// Names that the work directory shows, with what they lead to. An approved program's shows none: interpreters look
     /// for code there, and it is the submitter who names inputs.
-    pub fn links(&self, place: &Place, events: Events) -> Vec<(String, String)> {
+    pub fn links(&self, place: &SlotPlace, events: Events) -> Vec<(String, String)> {
         if self.program.inputs_apart == Some(true) {
             return Vec::new();
         }
@@ -248,7 +248,7 @@ fn shell_limits(def: &JobDef) -> ShellLimits {
 }
 
 /// A word of `wrap` with the slot's directories in it, as payloads see them.
-fn placed(word: &str, place: &Place) -> String {
+fn placed(word: &str, place: &SlotPlace) -> String {
     let work = format!("{}/work", place.tmp_path);
     [
         ("{work}", work.as_str()),
@@ -261,7 +261,7 @@ fn placed(word: &str, place: &Place) -> String {
 }
 
 /// A text as payloads get it: where images are not at their original paths, it names the paths where they are.
-fn relocated(text: &str, spec: &SlotSpec, place: &Place) -> String {
+fn relocated(text: &str, spec: &SlotSpec, place: &SlotPlace) -> String {
     if place.isolated == Isolated::Namespaces {
         return text.to_owned();
     }
@@ -291,7 +291,12 @@ fn passes(name: &str, wanted: &[String]) -> bool {
 }
 
 /// Everything that does not depend on the events. What application and job set themselves is theirs, except TIDEMILL_*.
-fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) -> BTreeMap<String, String> {
+fn environment(
+    def: &JobDef,
+    program: &Program,
+    spec: &SlotSpec,
+    place: &SlotPlace,
+) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     env.insert("PATH".to_owned(), PATH_DEFAULT.to_owned());
     env.insert("HOME".to_owned(), place.home_path.clone());

@@ -4,6 +4,7 @@
 //! read of each pipe, a few stats of the scratch. The pilot hears of it in messages that join neighbours.
 
 mod approved;
+mod batch_term;
 mod control;
 mod cover;
 mod doors;
@@ -11,15 +12,14 @@ mod finish;
 mod inputs;
 mod job;
 mod payload;
+mod payload_traces;
 mod permits;
 mod place;
 mod range;
-mod sample;
+mod range_protocol;
 mod scratch;
 mod start;
 mod streams;
-mod taken;
-mod talk;
 mod usage;
 mod view;
 
@@ -39,15 +39,15 @@ use crate::codec::Downward;
 use crate::queue::{Events, Queue, Run};
 use crate::{Done, FromSlot, Isolated, SlotSpec, ToSlot};
 use approved::Approved;
+use batch_term::Taken;
 use control::{is_plain, Control, Joiner};
 use inputs::NodeCache;
 use job::Job;
 use payload::{Kind, Payload};
+use payload_traces::Sampler;
 use permits::Permits;
-use sample::Sampler;
 use scratch::Scratch;
 use streams::Streams;
-use taken::Taken;
 use usage::Reach;
 
 /// What the init is born with.
@@ -260,7 +260,7 @@ impl Init {
         fd::poll(&mut fds, wake_us.map(|wake_us| wake_us.saturating_sub(now_us)))?;
         let [signals, control, out, err, from, to] = fds;
         if signals.readable() && self.take_signals() {
-            self.recall(taken::RUN_AGAIN); // before anything else is read of the payload
+            self.recall(batch_term::RUN_AGAIN); // before anything else is read of the payload
         }
         if control.readable() {
             self.control.receive();
@@ -361,7 +361,7 @@ impl Init {
             }
             ToSlot::CancelEvents { ticket, first, count } => {
                 let end = first.saturating_add(count);
-                for events in self.queue.take_part(ticket, (first, end)) {
+                for events in self.queue.take_part(ticket, first, end) {
                     self.give_back(events, "cancel");
                 }
                 if self

@@ -3,7 +3,7 @@
 use tidemill_sys::time;
 use tidemill_wire::Program;
 
-use super::talk::Talk;
+use super::range_protocol::Talk;
 use super::usage::{self, Held, Reach, Traffic};
 use crate::queue::Events;
 use crate::Done;
@@ -229,7 +229,8 @@ impl Payload {
         &mut self,
         program: &Program,
         limits: Limits,
-        (reach, printed): (Reach, u64),
+        reach: Reach,
+        printed: u64,
         now_us: u64,
     ) -> Option<Verdict> {
         let Limits {

@@ -34,7 +34,7 @@ use crate::{Isolated, Isolation, SlotImage, SlotSpec};
 const LIBRARY: &str = include_str!("../../../../src/tidemill/payload/__init__.py");
 
 /// Directories and paths of a slot.
-pub(crate) struct Place {
+pub(crate) struct SlotPlace {
     pub isolated: Isolated,
     /// S is a tmpfs of the slot's own
     pub in_memory: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Entry<'a> {
 }
 
 /// Makes the namespaces that this process has just been born into a slot: identity, mounts, rights.
-pub(crate) fn enter(entry: Entry<'_>) -> Result<Place> {
+pub(crate) fn enter(entry: Entry<'_>) -> Result<SlotPlace> {
     match (entry.isolated, entry.directory.clone()) {
         (Isolated::Subreaper, Some(directory)) => enter_directory(entry, &directory),
         _ => enter_namespaces(entry),
@@ -100,7 +100,7 @@ fn mount_scratch(entry: &Entry<'_>, tmp: &Path) -> Result<()> {
     }
 }
 
-fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
+fn enter_namespaces(entry: Entry<'_>) -> Result<SlotPlace> {
     let (uid, _) = entry.identity;
     process::map_user(entry.identity, entry.identity)?;
     if entry.closed {
@@ -124,7 +124,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     mount::set_read_only(Path::new("/tmp/tmp/.tidemill"), true)?;
     mount::bind(Path::new("/tmp/tmp"), tmp)?;
     mount::proc(Path::new("/proc"))?;
-    let mut place = Place {
+    let mut place = SlotPlace {
         isolated: Isolated::Namespaces,
         in_memory: entry.directory.is_none(),
         tmp: tmp_seen("")?,
@@ -171,7 +171,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     Ok(place)
 }
 
-impl Place {
+impl SlotPlace {
     /// Takes back what a payload wrote below the areas of images; whether there was anything. No process may be left that
     /// uses an area.
     pub fn renew_areas(&mut self) -> Result<bool> {
@@ -237,7 +237,7 @@ fn open_images(spec: &SlotSpec) -> Result<Vec<OwnedFd>> {
 }
 
 /// Lays each image over its areas. Writes go to the scratch.
-fn cover_areas(place: &mut Place, spec: &SlotSpec, images: &[OwnedFd]) -> Result<()> {
+fn cover_areas(place: &mut SlotPlace, spec: &SlotSpec, images: &[OwnedFd]) -> Result<()> {
     let by_number = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     for (number, (image, root)) in spec.images.iter().zip(images).enumerate() {
         let scratch = format!("over/{number}");
@@ -259,13 +259,13 @@ fn cover_areas(place: &mut Place, spec: &SlotSpec, images: &[OwnedFd]) -> Result
     Ok(())
 }
 
-fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
+fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<SlotPlace> {
     security::become_subreaper()?;
     let root = file::open_dir(directory)?;
     make_directories(&root)?;
     let dir = |name: &str| file::open_dir_at(root.as_fd(), name).and_then(tidemill_sys::fd::high);
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
-    let mut place = Place {
+    let mut place = SlotPlace {
         isolated: Isolated::Subreaper,
         in_memory: false,
         tmp: dir("tmp")?,
@@ -325,7 +325,7 @@ fn make_directories(root: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-fn finish_set_up(place: &Place) -> Result<()> {
+fn finish_set_up(place: &SlotPlace) -> Result<()> {
     use std::io::Write;
     let mut library = file::create_at(place.own.as_fd(), "lib/tidemill_payload.py", 0o644)?;
     let written = library.write_all(LIBRARY.as_bytes());

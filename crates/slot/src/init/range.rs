@@ -2,11 +2,11 @@
 
 use tidemill_sys::time;
 
+use super::batch_term;
 use super::finish::STDERR_TAIL_BYTES;
 use super::job::Job;
 use super::payload::{Kind, Payload, Verdict};
-use super::taken;
-use super::talk::{Piece, Talk};
+use super::range_protocol::{Settled, Talk};
 use super::Init;
 use crate::protocol::Line;
 use crate::queue::Events;
@@ -95,7 +95,7 @@ impl Init {
     /// Reads what a persistent payload says. A wrong line is its end.
     pub(super) fn hear(&mut self) {
         if self.take_signals() {
-            return self.recall(taken::RUN_AGAIN);
+            return self.recall(batch_term::RUN_AGAIN);
         }
         let Some(mut payload) = self.payload.take_if(|payload| !payload.taken) else {
             return;
@@ -189,13 +189,13 @@ impl Init {
                 check_names(job, &outputs)?;
                 let piece = talk.settle(first, count, now_us)?;
                 self.finish_range(job, piece);
-                self.piece_done(job, piece, outputs, (setup_us, now_us));
+                self.piece_done(job, piece, outputs, setup_us, now_us);
             }
         }
         Ok(())
     }
 
-    fn finish_range(&mut self, job: &mut Job, piece: Piece) {
+    fn finish_range(&mut self, job: &mut Job, piece: Settled) {
         if let Some((first, count, wall_us)) = piece.whole {
             let wall_us = if piece.events.count == count {
                 piece.wall_us
@@ -211,9 +211,10 @@ impl Init {
     fn piece_done(
         &mut self,
         job: &Job,
-        piece: Piece,
+        piece: Settled,
         outputs: Vec<(String, String)>,
-        (setup_us, now_us): (&mut u64, u64),
+        setup_us: &mut u64,
+        now_us: u64,
     ) {
         let missing = job
             .program

@@ -10,7 +10,7 @@ use tidemill_sys::{process, time, Result};
 use tidemill_wire::log::cause;
 
 use super::payload::{Payload, Verdict};
-use super::place::Place;
+use super::place::SlotPlace;
 use super::Init;
 use crate::SlotOutput;
 
@@ -51,7 +51,7 @@ struct Snapshot {
 
 /// Work directory, /tmp and waiting outputs of a slot.
 pub(crate) struct Scratch {
-    pub place: Place,
+    pub place: SlotPlace,
     before: Option<Snapshot>,
     /// names in the work directory that lead to inputs
     links: Vec<(String, String)>,
@@ -62,7 +62,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub fn new(place: Place) -> Self {
+    pub fn new(place: SlotPlace) -> Self {
         let device = match place.in_memory {
             true => None,
             false => file::device(place.root.as_fd()).ok(),

@@ -15,8 +15,8 @@ use super::cover::NO_BATCH;
 use super::inputs::InputError;
 use super::job::Job;
 use super::payload::{Kind, Payload, Start};
-use super::place::Place;
-use super::talk::Talk;
+use super::place::SlotPlace;
+use super::range_protocol::Talk;
 use super::{Init, WAITING_MAX};
 use crate::queue::{Bounds, Events};
 use crate::{Failed, Isolated};
@@ -333,7 +333,7 @@ fn spawn(
     })
 }
 
-fn not_executed(error: &SysError, place: &Place, path: &CStr) -> NotStarted {
+fn not_executed(error: &SysError, place: &SlotPlace, path: &CStr) -> NotStarted {
     let seen = || hidden(place, Path::new(&*path.to_string_lossy()));
     let hint = match error.os_error() {
         2 => seen().map_or_else(
@@ -359,7 +359,7 @@ fn hidden_hint(path: &Path) -> String {
 const STEPS_MAX: usize = 40;
 
 /// What is missing in the slot and there on the node: an executable, what its link leads to, its interpreter or loader.
-fn hidden(place: &Place, executable: &Path) -> Option<PathBuf> {
+fn hidden(place: &SlotPlace, executable: &Path) -> Option<PathBuf> {
     let mut at = executable.to_owned();
     for _ in 0..STEPS_MAX {
         match std::fs::symlink_metadata(&at) {

@@ -31,7 +31,7 @@ struct Given {
 
 /// What `settle` returns about a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Settled {
     pub events: Events,
     pub wall_us: u64,
     /// the range is over: its events, and how long it took
@@ -258,7 +258,7 @@ impl Talk {
     }
 
     /// Takes `first..first + count` off the range that holds it.
-    pub fn settle(&mut self, first: u64, count: u64, now_us: u64) -> Result<Piece, String> {
+    pub fn settle(&mut self, first: u64, count: u64, now_us: u64) -> Result<Settled, String> {
         let end = first.checked_add(count).ok_or("numbers too large")?;
         let at = self.given.iter().position(|range| range.left.holds(first, end));
         let Some(at) = at else {
@@ -286,7 +286,7 @@ impl Talk {
             let range = self.given.remove(at);
             whole = Some((range.events.first, range.events.count, now_us - range.given_us));
         }
-        Ok(Piece {
+        Ok(Settled {
             events,
             wall_us,
             whole,

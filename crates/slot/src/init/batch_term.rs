@@ -128,7 +128,7 @@ impl Init {
             Reach::Namespace => sender.is_certain() && sender.pid == 0,
             Reach::Descendants => {
                 let me = (process::id(), process::user_and_group().0);
-                sender.is_certain() && is_outside((sender.pid, sender.uid), me, usage::parent)
+                sender.is_certain() && is_outside(sender.pid, sender.uid, me, usage::parent)
             }
         }
     }
@@ -175,7 +175,7 @@ fn events_of(failed: &Failed) -> Events {
 
 /// Whether a sender (its number and user) is not among what we started. One that has ended may have been: only user 0,
 /// as whom batch daemons run, is believed then. A process above it that cannot be seen is another user's.
-fn is_outside((pid, uid): (i32, u32), me: (i32, u32), parent: impl Fn(i32) -> Option<i32>) -> bool {
+fn is_outside(pid: i32, uid: u32, me: (i32, u32), parent: impl Fn(i32) -> Option<i32>) -> bool {
     if pid == 0 || (uid == 0 && me.1 != 0) {
         return true;
     }
@@ -255,14 +255,14 @@ mod tests {
                 .find(|(child, _)| *child == pid)
                 .map(|(_, parent)| *parent)
         };
-        let outside = |pid: i32, uid: u32| is_outside((pid, uid), (7, 1000), parent);
+        let outside = |pid: i32, uid: u32| is_outside(pid, uid, (7, 1000), parent);
         assert!(!outside(50, 1000) && !outside(40, 1000), "payloads");
         assert!(!outside(51, 1000), "it has ended");
         assert!(outside(9, 1000) && outside(3, 1000), "an agent, the pilot");
         assert!(outside(8, 1000), "below what cannot be seen");
         assert!(outside(51, 0) && outside(0, 0), "the batch system, the kernel");
         let circle = |_: i32| Some(5);
-        assert!(!is_outside((5, 0), (7, 0), circle), "a circle ends");
+        assert!(!is_outside(5, 0, (7, 0), circle), "a circle ends");
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         let looks = Cell::new(0);
         let outside = |tree: &dyn Fn(u32, i32) -> Option<i32>| {
             looks.set(0);
-            is_outside((50, 1000), (7, 1000), |pid| {
+            is_outside(50, 1000, (7, 1000), |pid| {
                 looks.set(looks.get() + 1);
                 tree(looks.get(), pid)
             })
