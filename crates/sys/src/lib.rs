@@ -4,20 +4,17 @@
 //! the auxiliary vector (clocks, page size), which a process that is not dumpable cannot read. Every error names the
 //! operation and its object. Nothing here panics, and nothing starts a thread.
 
-pub mod bpf;
 pub mod calls;
 pub mod child;
 mod error;
 pub mod fd;
 pub mod file;
-pub mod framed;
 pub mod landlock;
 pub mod machine;
 pub mod mount;
 pub mod mountinfo;
 pub mod overlay;
 pub mod own;
-pub mod proc;
 pub mod process;
 pub mod ptrace;
 pub mod security;
@@ -28,6 +25,9 @@ pub mod time;
 pub mod trial;
 
 pub use error::{Result, SysError};
+pub use process::proc;
+pub use security::bpf;
+pub use socket::framed;
 
 /// Numbers of errors, by their names in errno(3).
 pub mod errno {

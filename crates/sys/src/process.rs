@@ -1,5 +1,7 @@
 //! This process and its children: fork into namespaces, wait, affinity, limits, identity.
 
+pub mod proc;
+
 use std::io;
 use std::mem::MaybeUninit;
 

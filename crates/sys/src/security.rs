@@ -1,12 +1,13 @@
 //! What a process may do: prctl, capabilities, keyrings, and seccomp filters for it and all that it will start.
 
+pub mod bpf;
 pub mod walls;
 
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
 
-use crate::bpf::Instruction;
 use crate::error::{check, Named, Result};
+use bpf::Instruction;
 
 /// Not dumpable: processes of the same user can neither trace this one nor read its /proc entries.
 pub fn set_dumpable(dumpable: bool) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Unix socket pairs, descriptors and files sent through sockets, and the loopback of a new network.
 
+pub mod framed;
+
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
