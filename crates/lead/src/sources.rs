@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ledger::PilotKey;
 
 /// Children of a node: each costs it the whole file once more through its link, and two make the tree flat enough.
-/// docs/dev/staging.md has the measurements and the model.
+/// docs/decisions/evidence/staging.md has the measurements and the model.
 pub const FAN_OUT: usize = 2;
 /// A pilot that could not use this many parents has no route to other nodes; it reads the file itself when its turn
 /// comes.

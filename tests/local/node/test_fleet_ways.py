@@ -1,4 +1,4 @@
-"""What holds for a fleet whichever way it is served: by a lead beside the agent, by one on rank 0, by files alone."""
+"""What holds for a fleet whichever way it is served: by a lead beside the agent, or by files alone."""
 
 from __future__ import annotations
 
