@@ -1,4 +1,4 @@
-//! What /proc says of a process. None where it has ended, or where the kernel does not tell.
+//! What /proc says of a process. None where it has ended, or where the kernel does not show it.
 
 use std::path::Path;
 

@@ -58,7 +58,7 @@ pub const fn answer(k: u32) -> Instruction {
 }
 
 const fn jump(code: u16, k: u32, yes: usize, no: usize) -> Instruction {
-    // programs of ours are short: their tests run every path
+    // these programs are short: their tests run every path
     let (yes, no) = (yes as u8, no as u8);
     Instruction { code, yes, no, k }
 }
