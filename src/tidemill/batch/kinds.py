@@ -86,7 +86,7 @@ def _pbs(directory: Path, config: Cluster, *, key: str, account: str) -> BatchSy
 
 
 CORE = {
-    "slurm": BatchKind(_slurm, ("sbatch", "squeue"), ("squeue", "sinfo"), "scancel"),
+    "slurm": BatchKind(_slurm, ("sbatch", "squeue"), ("sinfo", "squeue"), "scancel"),
     "pbs": BatchKind(_pbs, ("qsub", "pbsnodes"), ("qstat", "pbsnodes"), "qdel"),
 }
 
