@@ -219,7 +219,7 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = "run"
     batch: Annotated[
         str,
-        doc("The batch system: `local`, `slurm`, `pbs`, or one that an extension adds, such as `gridengine`"),
+        doc("The batch system: `local`, `slurm`, `pbs` or an extension's, such as `gridengine`"),
     ] = "local"
     node: Annotated[NodeUse, doc("What Tidemill uses of each node")] = NodeUse()
     local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()

@@ -238,20 +238,3 @@ def test_a_source_that_changes_its_format_keeps_the_downtimes_that_are_not_over(
     assert read("{}") == (0, ""), "nothing is lost: it may change its format"
     calendar(path, begin=datetime.now(UTC) - timedelta(minutes=1))
     assert read() == (1, "")
-
-
-def test_what_an_earlier_version_kept_of_a_source_is_read(
-    open_worlds: list[Hospital], store: Store, tmp_path: Path
-) -> None:
-    path = tmp_path / "down"
-    source = Downtimes(sources=[DowntimeSource(place=str(path))])
-    world = make(open_worlds, store, AWAY, downtimes=source)
-    now_us = world.dispatcher.server_clock.now_us()
-    body = f'[["home",{now_us},{now_us + 3_600_000_000},"power"]]'.encode()
-    world.dispatcher.writer.write(
-        lambda work: work.session.run("upsert_calendar", source=str(path), read_us=1, error="", body=body)
-    )
-    world.dispatcher.read_downtimes()  # the file is not there: what it said holds
-    found = downtimes.listed(world.reader, source, now_us=now_us)
-    assert [each.reason for each in found.downtimes] == ["power"]
-    assert "cannot be read" in found.sources[0].error
