@@ -88,14 +88,18 @@ def records(sources: list[str]) -> int:
 
 
 def verbs(root: Path) -> int:
-    """The verbs in the core's table: the keys of the inner dictionaries of `GROUPS`."""
+    """The verbs in the core's table: the keys of the inner dictionaries of `CORE` (of `GROUPS` in checkouts without extensions)."""
     tree = ast.parse((root / "src/tidemill/cli/verbs.py").read_text(encoding="utf-8"))
     for node in tree.body:
         target = node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id == "GROUPS" and isinstance(node, ast.AnnAssign):
+        if (
+            isinstance(target, ast.Name)
+            and target.id in ("CORE", "GROUPS")
+            and isinstance(node, ast.AnnAssign)
+        ):
             groups = node.value.values if isinstance(node.value, ast.Dict) else []
             return sum(len(group.keys) for group in groups if isinstance(group, ast.Dict))
-    raise ValueError("src/tidemill/cli/verbs.py has no table `GROUPS`")
+    raise ValueError("src/tidemill/cli/verbs.py has no table `CORE` or `GROUPS`")
 
 
 def settings(root: Path) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import count
 import pytest
 
+from tidemill.cli.verbs import CORE
+
 FILES = {
     "src/tidemill/cli/verbs.py": "GROUPS: dict = {'a': {'run': 1, 'up': 2}, 'b': {'wait': 3}}\n",
     "src/tidemill/site/x.py": "class A(Struct, frozen=True): ...\nclass B(A): ...\n",
@@ -48,3 +50,7 @@ def test_each_file_counts_once_in_its_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["class A: ...", "class A(Other): ...", "class A(Protocol): ..."])
 def test_other_classes_are_not_records(word: str) -> None:
     assert count.records([word]) == 0
+
+
+def test_the_verbs_of_this_checkout_are_found() -> None:
+    assert count.verbs(Path(count.__file__).parents[1]) == sum(map(len, CORE.values()))
