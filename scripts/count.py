@@ -88,7 +88,7 @@ def records(sources: list[str]) -> int:
 
 
 def verbs(root: Path) -> int:
-    """The verbs in the core's table: the keys of the inner dictionaries of `CORE` (of `GROUPS` in checkouts without extensions)."""
+    """The verbs in the core's table: the keys of the inner dictionaries of `CORE`, in older checkouts `GROUPS`."""
     tree = ast.parse((root / "src/tidemill/cli/verbs.py").read_text(encoding="utf-8"))
     for node in tree.body:
         target = node.target if isinstance(node, ast.AnnAssign) else None
