@@ -24,9 +24,12 @@ for name in "$@"; do
   if [ -x "$place/bin/python" ] && [ "$(cat "$place/wanted" 2>/dev/null)" = "$wanted" ]; then continue; fi
   [ "$name" = core ] && with=() || with=(--extra "$name")
   rm -f "$place/wanted"
-  # the binary comes from .venv, where `make setup` has put it
   UV_PROJECT_ENVIRONMENT=$place UV_PYTHON_DOWNLOADS=never .uv/venv/bin/uv sync --quiet --frozen --link-mode hardlink \
     --python .venv/bin/python --group dev "${extras[@]}" "${with[@]}" --no-install-package tidemill-node
-  ln -sf "$PWD/.venv/bin/tidemill-node" "$place/bin/tidemill-node"
   printf '%s' "$wanted" >"$place/wanted"
+done
+for name in "$@"; do # the node part comes from .venv, where `make setup` has put it, also when only it is new
+  place=target/environments/$name
+  ln -f .venv/bin/tidemill-node "$place/bin/tidemill-node"
+  cp -a .venv/lib/python3.*/site-packages/tidemill_node-*.dist-info "$place"/lib/python3.*/site-packages/
 done

@@ -209,7 +209,7 @@ def test_a_wrong_site_file_starts_no_agent(it: World) -> None:
         ("nodes_maxx = 3\n" + good, "unknown key `nodes_maxx`", "did you mean `nodes_max`?"),
         (good.replace("[local]\n", "[local]\nnods = 2\n"), "unknown key `local.nods`", "did you mean `nodes`?"),
         (good.replace('walltime_s = "1h"', 'walltime_s = "soon"'), "`walltime_s`", "`soon`"),
-        (good.replace("nodes_max = 1", "nodes_max = 0"), "`nodes_max`", ">= 1"),
+        (good.replace("nodes_max = 1", "nodes_max = 0"), "`nodes_max`", "at least 1"),
         (good.replace('server = "unix:', 'server = 7 #'), "`server` is `7`, expected text", ""),
     ):  # fmt: skip
         path.write_text(wrong)

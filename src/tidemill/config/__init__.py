@@ -25,6 +25,7 @@ from tidemill.config.described import (
     bare_type,
     choices_of,
     expected,
+    inner_of,
     notes_of,
     one_of,
     settings,
@@ -227,7 +228,7 @@ class _Reader:
     def _prepared(self, value: Any, info: inspect.Type, key: str) -> Any:
         """A value as msgspec takes it: durations and sizes as numbers, paths made absolute. Raises ConfigError."""
         kind, bare = notes_of(info).get("kind", ""), bare_type(info)
-        one, _ = one_of(bare)
+        one = inner_of(bare)
         if one is not None and isinstance(value, HOLDERS[type(bare)]):
             made = {name: self._prepared(each, one, at) for name, each, at in _parts(value, key)}
             return made if isinstance(value, dict) else list(made.values())
@@ -259,7 +260,7 @@ class _Reader:
     def _wrong(self, value: Any, made: Any, setting: Setting, key: str) -> ConfigError:
         """The error for a value that msgspec refused, or for its first element that is wrong."""
         info, hint = setting.info, None
-        one, _ = one_of(bare_type(info))
+        one = inner_of(bare_type(info))
         if one is not None and isinstance(value, dict | list):
             for name, each, at in _parts(made, key):
                 if not _fits({name: each} if isinstance(made, dict) else [each], setting.type):

@@ -91,12 +91,18 @@ HOLDERS: dict[type[inspect.Type], type] = {inspect.ListType: list, inspect.DictT
 
 
 def one_of(info: inspect.Type) -> tuple[inspect.Type | None, str]:
-    """What a list or table of alike things holds, and how one of them is written behind the key."""
+    """What a list or table of alike things holds, bare, and how one of them is written behind the key."""
+    inner = inner_of(info)
+    if inner is None:
+        return None, ""
+    return bare_type(inner), "[]" if isinstance(info, inspect.ListType) else ".NAME"
+
+
+def inner_of(info: inspect.Type) -> inspect.Type | None:
+    """What a list or table of alike things holds, with its annotations; None for other types."""
     if isinstance(info, inspect.ListType):
-        return bare_type(info.item_type), "[]"
-    if isinstance(info, inspect.DictType):
-        return bare_type(info.value_type), ".NAME"
-    return None, ""
+        return info.item_type
+    return info.value_type if isinstance(info, inspect.DictType) else None
 
 
 def bare_type(info: inspect.Type) -> inspect.Type:

@@ -27,6 +27,7 @@ from tests.worlds.home.world import TIDEMILL, namespace_command
 
 from tidemill.model.job import JobSpec
 from tidemill.site.link.replies import TOLD
+from tidemill.wire.activity import ActivityReport
 from tidemill.wire.api import DoneReport, ReleaseReport, Report, SyncRequest
 
 DEADLINE_S = 60.0
@@ -156,8 +157,9 @@ class HostileServer:
             self.orders.clear()
 
     def about(self, job: int) -> list[Report]:
-        """Reports on a job."""
-        return [each for each in self.reports if getattr(each, "job", None) == job]
+        """What became of a job: reports on it but those of what its events use."""
+        reports = [each for each in self.reports if not isinstance(each, ActivityReport)]
+        return [each for each in reports if getattr(each, "job", None) == job]
 
     def _number_on(self, have: int) -> None:
         """As `server.sync` does, which tests of its own cover."""
