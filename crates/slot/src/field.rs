@@ -1,5 +1,5 @@
 //! Values as bytes: numbers little-endian, texts with their length before them. Both ends of a slot's socket are the
-//! same binary, so there is no version.
+//! same binary, so messages carry no version.
 
 use std::io::{Error, ErrorKind, Result};
 

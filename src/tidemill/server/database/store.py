@@ -75,7 +75,7 @@ def values(session: Session, name: str, /, **parameters: Any) -> list[Any]:
 
 
 def value(session: Session, name: str, /, **parameters: Any) -> Any:
-    """The only value of a named statement's only row; None = there is no row."""
+    """The only value of the only row that a named statement returns, or None without a row."""
     found = values(session, name, **parameters)
     return found[0] if found else None
 

@@ -106,7 +106,7 @@ class TickState(NamedTuple):
         return self._replace(next_poll=NextPoll.PAID)
 
     def polling(self) -> TickState:
-        """A poll begins: the work of now is no longer new to it."""
+        """The state when a poll begins: that poll sees the present work, which is not new to the next one."""
         work = NodesWanted.POLLED if self.work is NodesWanted.NEW else self.work
         return self._replace(work=work, next_poll=NextPoll.REGULAR)
 
