@@ -1,4 +1,4 @@
-"""Stages of several nodes as their pilots see them: a socket with lines of JSON."""
+"""Stages of several nodes as their pilots see them: a socket with frames of JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 BLOCK_BYTES = 4 << 20
 SECRET = "5ec2e7" * 11
 TIMEOUT_S = 60.0
+LENGTH = struct.Struct("<I")  #: of a frame, before its content
 
 
 class Stage:
@@ -24,7 +26,7 @@ class Stage:
         ours, theirs = socket.socketpair()
         ours.settimeout(TIMEOUT_S)
         self._socket = ours
-        self._reports = ours.makefile("r")
+        self._reports = ours.makefile("rb")
         self._log = (directory.parent / f"{directory.name}.log").open("w+b")
         with theirs:
             self.process = subprocess.Popen([str(node), "stage"], stdin=theirs.fileno(), stderr=self._log)
@@ -40,10 +42,15 @@ class Stage:
             }
             | start,
         )
-        self.address: str = self.report()["address"]
+        try:
+            self.address: str = self.report()["address"]
+        except BaseException:
+            self.close()
+            raise
 
     def order(self, **order: Any) -> None:
-        self._socket.sendall(json.dumps(order).encode() + b"\n")
+        content = json.dumps(order).encode() + b"\n"  # after the newline: a body, which no order has
+        self._socket.sendall(LENGTH.pack(len(content)) + content)
 
     def fetch(self, file: dict[str, Any], *peers: str, fast: bool = False) -> None:
         self.order(m="fetch", file=file, peers=peers, fast=fast)
@@ -51,11 +58,12 @@ class Stage:
     def report(self) -> dict[str, Any]:
         """The next report; an error with the stage's log where none comes."""
         try:
-            line = self._reports.readline()
-        except TimeoutError:
-            line = ""
-        assert line, f"no report\n{self.log()}"
-        report: dict[str, Any] = json.loads(line)
+            head = self._reports.read(LENGTH.size)
+            content = self._reports.read(*LENGTH.unpack(head)) if head else b""
+        except (TimeoutError, ConnectionResetError):
+            content = b""
+        assert content, f"no report\n{self.log()}"
+        report: dict[str, Any] = json.loads(content)
         return report
 
     def log(self) -> str:
