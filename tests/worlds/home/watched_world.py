@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.timing import Values
+from tests.timing import Values, passed_on
 from tests.worlds.home.world import namespace_command
 from tests.worlds.services.mail_world import HookServer, MailServer, make_certificate
 from tests.worlds.services.ports import free_port
@@ -138,7 +138,8 @@ class Watched:
 
     def environment(self) -> dict[str, str]:
         """What all processes get."""
-        return {**os.environ, "TIDEMILL_HOME": str(self.home), "HOME": str(self.home / "me")}
+        homes = {"TIDEMILL_HOME": str(self.home), "HOME": str(self.home / "me")}
+        return {**os.environ, **homes, **passed_on(TIMING)}
 
     def start_server(self) -> None:
         """Start the server, and wait until it answers."""
