@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.worlds.services.browser import DESK, PHONE
-from tests.worlds.services.pages_world import SiteSide, done
+from tests.worlds.services.pages_world import SiteSide, done, stopped
 from tests.worlds.services.web_world import Opens, World
 
 from tidemill import clock
 from tidemill.model.job import JobSpec, PlannedLevel, StressLevel
-from tidemill.wire.api import PayloadTime, TimesReport
+from tidemill.wire.api import CancelOrder, LeaseOrder, PayloadTime, TimesReport
 
 LEVEL, LENGTH_S, SPAN_S, S = 12, 20.0, 600.0, 1_000_000
 LEVELS = (4, 8, 12, 16)
@@ -97,6 +97,13 @@ def test_a_run_shows_all_of_its_levels_and_the_one_that_begins(
         )  # fmt: skip
         return web.submit(spec, campaign=f"stress-{run}-{number}-{clock.now_us():x}", owner="ann")
 
+    def cancel(lease: LeaseOrder) -> None:
+        told = {"jobs": [lease.job], "reason": "stress test: held for 600 s"}
+        web.server.call("POST", "/v1/cancel", told)
+        (order,) = side.sync()
+        assert isinstance(order, CancelOrder)
+        side.sync(stopped(lease, 1))
+
     now_us = clock.now_us()
     for number in (1, 2, 3):
         job = submit(number)
@@ -105,8 +112,7 @@ def test_a_run_shows_all_of_its_levels_and_the_one_that_begins(
         times = payloads(ended_us, LEVELS[number - 1])
         side.sync(done(lease, 1), TimesReport(n=0, job=job, times=times))
         if number < 3:
-            web.server.call("POST", "/v1/cancel", {"jobs": [job], "reason": "stress test: held for 600 s"})
-            side.sync()
+            cancel(lease)
     olga = opens(
         "olga",
         viewport=PHONE if look == "phone" else DESK,
@@ -121,8 +127,7 @@ def test_a_run_shows_all_of_its_levels_and_the_one_that_begins(
     assert olga.page.locator("path.member").count() == 3  # a line for each level that began
     shots = Path(os.environ.get("TIDEMILL_SCREENSHOTS") or tmp_path)
     olga.page.locator("main").screenshot(path=shots / f"stress-run-{look}.png")
-    web.server.call("POST", "/v1/cancel", {"jobs": [job], "reason": "stress test: held for 600 s"})
-    side.sync()
+    cancel(lease)
     submit(4)
     deadline = time.monotonic() + FOLLOWS_S
     while "3 of 4 levels ended; running: 16" not in olga.text():

@@ -32,6 +32,7 @@ from tidemill.wire.api import (
     LogReport,
     OutputRow,
     PayloadUsage,
+    ReleaseReport,
     StartCost,
     SubmitReply,
     SubmitRequest,
@@ -111,6 +112,14 @@ def done(lease: LeaseOrder, count: int | None = None, *, outputs: bool = False) 
     return DoneReport(
         n=0, lease=lease.lease, job=lease.job, first=lease.first, count=lease.count if count is None else count,
         outputs=outputs, usage=USAGE,
+    )  # fmt: skip
+
+
+def stopped(lease: LeaseOrder, begin: int) -> ReleaseReport:
+    """The answer to a cancellation: what the site did not run of the lease, from its event `begin` on."""
+    return ReleaseReport(
+        n=0, lease=lease.lease, job=lease.job, first=lease.first + begin, count=lease.count - begin, reason="stopped",
+        evidence=None,
     )  # fmt: skip
 
 
