@@ -235,7 +235,8 @@ class World:
         until(self._works)
 
     def revoke(self, text: str) -> None:
-        """Write the list of revoked credentials, and wait until the server has read it."""
+        """Write the list of revoked credentials, and wait until the server has read it, and has noted in the database
+        that there was one, which it does once and some seconds later."""
 
         def looks() -> int:
             return len(self.events("revoked.read")) + len(self.events("revoked.unread"))
@@ -244,6 +245,8 @@ class World:
         whole.write_text(text)
         whole.replace(self.revoked)
         until(lambda: looks() > before)
+        if any(each["entries"] for each in self.events("revoked.read")):
+            until(lambda: any("revoked_known" in row for row in self.content()["meta"]))
 
     def _works(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
