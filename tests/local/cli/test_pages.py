@@ -22,7 +22,7 @@ from tidemill.server.read.waiting import Cause
 PAGES = [
     "first-campaign",
     "cheat-sheet",
-    "files-and-outputs",
+    "transfers",
     "core-hours",
     "sweeps",
     "python-notebooks",

@@ -73,7 +73,8 @@ def check_contained(
     refused = check(app, configured, "auto" if site is None else site.isolation)
     if refused:
         raise ConfigError(
-            f"{path}: `container`: {refused[0]}", hint="docs/containers.md shows what goes together"
+            f"{path}: `container`: {refused[0]}",
+            hint="docs/software-environments.md shows what goes together",
         )
     _check_words(path, app.container, areas)
 

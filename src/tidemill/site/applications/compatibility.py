@@ -1,6 +1,7 @@
 """What goes together: tracing, namespaces, images, widths and protocols with containers, CVMFS and modules. Pure.
 
-docs/containers.md shows the table that this makes; `check` refuses an application with the reason of its cell.
+docs/software-environments.md shows the table that this makes; `check` refuses an application with the reason of its
+cell.
 """
 
 from __future__ import annotations
@@ -36,11 +37,6 @@ class Cell(NamedTuple):
 
     state: str
     why: str = ""
-
-    def text(self) -> str:
-        """As the documentation shows it."""
-        words = {"differently": "works, differently: ", "refused": "refused: "}
-        return words.get(self.state, "works") + self.why
 
 
 WORKS = Cell("works")
@@ -160,10 +156,19 @@ def _of_image(app: Application) -> list[str]:
 
 
 def table() -> str:
-    """All cells as Markdown."""
+    """All cells as Markdown: `yes` or `no`, with the numbers of the notes below, which say how and why."""
+    notes: list[str] = []
+
+    def shown(found: Cell) -> str:
+        if not found.why:
+            return "yes"
+        if found.why not in notes:
+            notes.append(found.why)
+        return f"{'no' if found.state == 'refused' else 'yes'} ({notes.index(found.why) + 1})"
+
     lines = ["| | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 1) + "|"]
     lines += [
-        f"| {aspect} | " + " | ".join(cell(aspect, kind).text() for kind in KINDS) + " |"
+        f"| {aspect} | " + " | ".join(shown(cell(aspect, kind)) for kind in KINDS) + " |"
         for aspect in ASPECTS
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *(f"{n}. {note}" for n, note in enumerate(notes, start=1))]) + "\n"

@@ -2,7 +2,7 @@
 
 Sources: apptainer-exec(1) 1.3 and SingularityCE 3.11 user guide ("Environment and Metadata", "Bind Paths"); ch-run(1)
 0.31 (run for real); podman-run(1) 4.3 (run for real); podman-hpc README 1.1; shifter(1) of Shifter 18.03. Which of
-these were run for real, and what each refuses, stands in docs/containers.md.
+these were run for real, and what each refuses, stands in docs/software-environments.md.
 """
 
 from __future__ import annotations

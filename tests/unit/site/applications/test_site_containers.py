@@ -161,7 +161,7 @@ def test_every_cell_has_a_state_and_what_is_not_plain_has_words() -> None:
 
 
 def test_the_documentation_shows_the_matrix() -> None:
-    assert table() in (ROOT / "docs" / "containers.md").read_text()
+    assert table() in (ROOT / "docs" / "software-environments.md").read_text()
 
 
 def test_a_setuid_runtime_needs_slots_without_namespaces_and_is_never_traced() -> None:
