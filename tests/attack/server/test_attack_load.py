@@ -278,7 +278,8 @@ def test_a_flood_of_one_submitter_is_paced_and_others_are_not(tmp_path: Path) ->
             answers = list(flood.map(lambda _: world.call("eve", "GET", "/v1/counts"), range(16)))
         refused = [told for status, told in answers if status == 429]
         assert refused
-        assert all("`quotas.re" in told["error"] for told in refused)
+        assert all("send 0.5 requests a second" in told["error"] for told in refused)
+        assert all(FIXED in told["error"] for told in refused)
         assert world.call("bob", "POST", "/v1/jobs", submission("b", "b"))[0] == 200
         assert world.call("lrz", "POST", "/v1/sync", sync("lrz"))[0] == 200
         assert world.call("olga", "GET", "/v1/counts")[0] == 200

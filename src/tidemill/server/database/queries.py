@@ -158,9 +158,10 @@ class RowShapes:
         self._shapes: dict[str, Callable[[Iterable[tuple[Any, ...]]], Iterable[Any]]] = {}
 
     def shape(self, name: str, rows: list[tuple[Any, ...]], description: Iterable[Any] | None) -> list[Any]:
-        """The rows of a statement's answer as records; `description`: the columns, as of DB-API (PEP 249)."""
-        if not rows:
-            return rows
+        """The rows of a statement's answer as records; `description`: the columns, as of DB-API (PEP 249).
+
+        As much work for no row as for some: the time of a refusal does not reveal whether a thing exists.
+        """
         shape = self._shapes.get(name)
         if shape is None:
             columns = tuple(str(column) for column, *_ in description or ())
