@@ -52,6 +52,8 @@ def test_a_squeue_that_hides_our_jobs_is_not_believed_until_it_shows_them(
         script = f"echo {{event}} >> {ran}; if [ -e {slow} ]; then sleep 1; fi"
         number = campaign(it, "/bin/sh", "-c", script, events=EVENTS)
         it.wait(lambda: len(it.ours("R")) == 2, "we hold two nodes")
+        # Else the site last saw them waiting: such jobs it misses after QUEUED_LAG_S, and UNKNOWN_S is shorter here
+        it.wait(lambda: it.metric("tidemill_pilots_started_total") == 2, "the site has heard both pilots")
         flag.touch()
         try:
             it.wait(

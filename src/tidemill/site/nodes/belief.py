@@ -131,6 +131,7 @@ def judge(before: Belief, reply: ReplySeen) -> Belief:
     missing = (reply.running | reply.waiting) - reply.shown
     missing_s = {name: before.missing_s.get(name, reply.at_s) for name in sorted(missing)}
     shown = {} if reply.plain is None else reply.plain.shown
+    stood_by = _stood_by(before, reply, missing)
     by_plain = [
         name
         for name, since_s in missing_s.items()
@@ -143,9 +144,11 @@ def judge(before: Belief, reply: ReplySeen) -> Belief:
     ]
     gone = reply.surveyed is not None and not reply.surveyed
     unsurveyed = reply.running & reply.shown if gone else frozenset()
-    doubt, why, alive = Doubt.NONE, "", [*dict.fromkeys([*by_plain, *by_pilot])]
+    doubt, why, alive = Doubt.NONE, "", [*dict.fromkeys([*by_plain, *by_pilot, *stood_by])]
     if by_plain and reply.plain is not None:
         doubt, why = Doubt.QUERY, _query_text(by_plain, reply.plain)
+    elif stood_by:
+        doubt, why = before.doubt, before.why
     elif by_pilot and len(by_pilot) >= len(reply.running & reply.shown):
         doubt, why = Doubt.PILOTS, _pilots_text(by_pilot, reply.plain)
     elif unsurveyed & before.unsurveyed:
@@ -175,6 +178,14 @@ def believed(statuses: Mapping[str, Status], belief: Belief) -> dict[str, Status
 def lasts(belief: Belief, now_s: float, *, doubt_s: float) -> bool:
     """Whether the site has to stop because the doubt has persisted for `doubt_s`. An unchecked reply does not count."""
     return belief.is_sure and now_s - belief.since_s >= doubt_s
+
+
+def _stood_by(before: Belief, reply: ReplySeen, missing: frozenset[str]) -> list[str]:
+    """Missing allocations that the plain query showed when it last answered. One that fails, as where the controller is
+    slow, takes nothing back: otherwise running pilots are lost, and what they run is run again by others."""
+    if reply.plain is not None or before.doubt is not Doubt.QUERY:
+        return []
+    return [name for name in before.alive if name in missing]
 
 
 def _is_heard(name: str, since_s: float, reply: ReplySeen) -> bool:

@@ -76,6 +76,20 @@ def test_a_job_that_only_the_plain_query_shows_speaks_against_the_reply_at_once(
     assert "compare what both commands print" in found.hint
 
 
+def test_a_plain_query_that_fails_takes_nothing_back() -> None:
+    """Else one slow reply of the controller makes allocations lost that run, and their events run twice."""
+    first = judge(Belief(), seen("a b", at_s=0, waiting="q", plain={"a": "31", "b": "32"}))
+    failed = judge(first, seen("a b", at_s=30, waiting="q", plain=None))
+    assert (failed.doubt, failed.why, failed.since_s) == (Doubt.QUERY, first.why, 0.0)
+    assert believed({"a": GONE, "b": GONE}, failed) == {}
+    again = judge(failed, seen("a b", at_s=60, plain=None))
+    assert (again.doubt, again.alive) == (Doubt.QUERY, ("a", "b"))
+    ended = judge(again, seen("a b", at_s=90, plain={"b": "32"}))
+    assert (ended.doubt, ended.alive) == (Doubt.QUERY, ("b",))
+    shown = judge(failed, seen("a b", "a b", at_s=60, plain=None))
+    assert (shown.doubt, shown.alive) == (Doubt.NONE, ())
+
+
 def test_pilots_that_are_heard_after_the_reply_speak_against_both_queries() -> None:
     first = judge(Belief(), seen("a b", at_s=100, plain={}, heard_s={"a": 99.0}))
     assert first.doubt is Doubt.UNCHECKED, "words from before the reply say nothing"
