@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from page import cell, settle
 
 from tidemill.model.metrics import AGENT, SERVER, Label, Metric
+from tidemill.model.metrics.nodes import QUANTITIES
 
 HEAD = """# Metrics
 
@@ -28,6 +29,12 @@ are in seconds, sizes in bytes.
 [Operations](operations.md#metrics) describes how to scrape them, and the
 [dashboard](../deploy/grafana-dashboard.json) for Grafana. Counters count since the start of the process. Metrics
 without data are omitted, such as nodes on the embedded batch system.
+
+The label `site` is a site's name (at most 1000), `cache` a cache of `[[caches]]` and `area` an area of `[[io]]` (at
+most 100 each).
+"""
+OF_AGENTS = """Every sample has the label `site`. [Monitoring](monitoring.md#definitions) lists the metrics of nodes:
+gauges `tidemill_node_...`, each a mean over nodes.
 """
 TAIL = """
 ## What to watch
@@ -63,8 +70,17 @@ TAIL = """
 """
 
 
+NAMES = {"site", "cache", "area"}
+"""Labels of several metrics that mean the same in each: the head of the page says what."""
+
+
+OF_NODES = {each.metric for each in QUANTITIES}  #: docs/monitoring.md lists them
+
+
 def label_text(name: str, label: Label) -> str:
     """A label as a reader wants it."""
+    if name in NAMES:
+        return f"`{name}`"
     if label.values:
         return f"`{name}`: " + ", ".join(f"`{each}`" for each in label.values)
     return f"`{name}`: " + (f"{label.about}, " if label.about else "") + f"at most {label.most}"
@@ -74,6 +90,8 @@ def table(metrics: Mapping[str, Metric]) -> list[str]:
     """One row per metric."""
     lines = ["| name | type | meaning | labels |", "|---|---|---|---|"]
     for name, metric in metrics.items():
+        if name in OF_NODES:
+            continue
         labels = "; ".join(label_text(each, rule) for each, rule in metric.labels.items())
         lines.append(f"| `{name}` | {metric.kind} | {cell(metric.help)} | {cell(labels)} |")
     return lines
@@ -82,7 +100,7 @@ def table(metrics: Mapping[str, Metric]) -> list[str]:
 def drawn() -> str:
     """The whole page."""
     parts = [HEAD, "## The server", "", *table(SERVER), "", "## An agent and its pilots", ""]
-    parts += ["Every sample has the label `site`, the site's name.", "", *table(AGENT)]
+    parts += [OF_AGENTS, *table(AGENT)]
     return "\n".join(parts) + "\n" + TAIL
 
 

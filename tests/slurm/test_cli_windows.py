@@ -143,7 +143,7 @@ def test_without_any_batch_system_it_says_where_it_looked(tmp_path: Path) -> Non
     env = {**os.environ, "PATH": str(tmp_path)}
     done = tidemill("windows", env=env, home=tmp_path)
     assert done.returncode == 3
-    assert "there is no batch system: looked for `squeue`, `pbsnodes` and `qhost` on PATH" in done.stderr
+    assert "no batch system was found: `squeue`, `pbsnodes` and `qhost` are not on PATH" in done.stderr
     named = tidemill("windows", "--batch", "pbs", env=env, home=tmp_path)
     assert named.returncode == 3
     assert "the commands of pbs are not on PATH: qstat, pbsnodes" in named.stderr

@@ -156,7 +156,7 @@ def _choose(args: Namespace) -> tuple[str, Path | None]:
         lasts = [f"`{kinds.commands_of(kind, submits=False)[-1]}`" for kind in kinds.names()]
         looked = " and ".join(filter(None, [", ".join(lasts[:-1]), lasts[-1]]))
         raise SiteError(
-            f"there is no batch system: looked for {looked} on PATH, and for a site in `{site}`",
+            f"no batch system was found: {looked} are not on PATH, and `{site}` is not a site",
             hint="log in to a login node, or name a site's directory",
             transient=False,
         )

@@ -43,8 +43,8 @@ class Glances:
         return self.pace.glance_s(now_s, holds=holds)
 
     def schedule(self, now_s: float, *, holds: bool, until: Callable[[float], float]) -> None:
-        """Set the time of the next glance, unless it is set: once after each poll or glance, and anew after a time
-        without glances. `until`: usual pause -> seconds from the last poll or glance to the next glance."""
+        """Set the time of the next glance, unless it is set; every tick calls this. `until` turns the usual pause into
+        the seconds from the last poll or glance to the next glance."""
         pause_s = self.pause_s(now_s, holds=holds)
         if pause_s is None:
             self._next_s = None
