@@ -35,7 +35,8 @@ TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
 TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
-TESTS_browser := tests/browser extensions/study/tests/browser
+TESTS_local := tests/local extensions/stress/tests/site
+TESTS_browser := tests/browser extensions/stress/tests/browser extensions/study/tests/browser
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
@@ -174,10 +175,10 @@ site: setup ## docs/ as a site in target/site, built strictly: no dead link, eve
 	}
 	.venv/bin/python scripts/build_site.py .uv/site/bin/zensical
 
-screenshots: setup ## the pictures of docs/web.md, docs/stress.md, docs/reports.md and of extensions, made by the browser tests
+screenshots: setup ## the pictures of docs/web.md, docs/reports.md and of extensions, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page
-	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_stress.py -k light
 	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py -k each_figure
+	TIDEMILL_SCREENSHOTS=extensions/stress/docs $(PYTEST) -q extensions/stress/tests/browser/test_web_stress.py -k light
 	TIDEMILL_SCREENSHOTS=extensions/study/docs $(PYTEST) -q extensions/study/tests/browser/test_opportunity_page.py -k each_figure
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side

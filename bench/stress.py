@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.stress_site import levels, monitor_core_share
 
-from tidemill.stress.analysis import Analysis, analyse
-from tidemill.stress.payloads import Payload
-from tidemill.stress.plan import PayloadPlan, Plan, StressStep
-from tidemill.stress.run import Run, StepRun
+from tidemill_stress.analysis import Analysis, analyse
+from tidemill_stress.payloads import Payload
+from tidemill_stress.plan import PayloadPlan, Plan, StressStep
+from tidemill_stress.run import Run, StepRun
 
 LEVELS = (4, 8, 12, 16)
 NODES = 16

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.worlds.home.world import World, world
 
-from tidemill.stress import store
-from tidemill.stress.analysis import analyse
-from tidemill.stress.plan import StressStep
+from tidemill_stress import store
+from tidemill_stress.analysis import analyse
+from tidemill_stress.plan import StressStep
 
 EVENT_S = 3.0
 GENERATE = """

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.worlds.home.world import world
 
 from tidemill.node.binary import find_binary
-from tidemill.stress import store
-from tidemill.stress.analysis import analyse
+from tidemill_stress import store
+from tidemill_stress.analysis import analyse
 
 NODES, LEVELS = 16, (4, 8, 12, 16)
 HOLD_S, MEAN_S, EVENT_S = 600.0, 60.0, 20.0

@@ -22,6 +22,9 @@ from tidemill.errors import ConfigError, TidemillError
 VERBS = "tidemill.verbs"
 BATCH = "tidemill.batch"
 TRANSFER = "tidemill.transfer"
+PAGES = "tidemill.pages"
+ROUTES = "tidemill.routes"
+VIEWS = "tidemill.views"
 
 
 class Brings(NamedTuple):
@@ -31,14 +34,22 @@ class Brings(NamedTuple):
     batch: tuple[str, ...] = ()  #: kinds of batch systems, as `batch` in site.toml names them
     commands: tuple[str, ...] = ()  #: those by which a login node shows that it has one of them
     transfer: tuple[str, ...] = ()  #: schemes of URLs
+    pages: tuple[str, ...] = ()  #: first parts of addresses of the server's pages
+    routes: tuple[str, ...] = ()  #: first parts of addresses of its API, after `/v1/`
+    views: tuple[str, ...] = ()  #: what sites show at the server
 
 
 KNOWN: dict[str, Brings] = {
     "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
     "gridftp": Brings(transfer=("ftp", "gsiftp")),
+    "stress": Brings(
+        verbs=("stress run", "stress scan", "stress compare", "stress schedule"), pages=("stress",)
+    ),
     "study": Brings(verbs=("report opportunity", "report accounting", "simulate")),
 }
-_FIELDS = {VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer"}
+_FIELDS = {
+    VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views"
+}  # fmt: skip
 
 
 class Extension(NamedTuple):
@@ -98,14 +109,26 @@ def warn(name: str, text: str) -> None:
     _FAULTS[name] = text
 
 
-def tables(group: str) -> Iterator[tuple[str, Any]]:
-    """The objects that extensions have under this group, with the extension's name; those at fault are left out."""
+def entries(group: str) -> Iterator[tuple[str, str, Any]]:
+    """The objects that extensions have under this group, with the names of extension and entry point; those at fault
+    are left out."""
     for extension in installed().values():
-        for target in extension.entries.get(group, {}).values():
+        for name, target in extension.entries.get(group, {}).items():
             try:
-                yield extension.name, _imported(extension, target)
+                yield extension.name, name, _imported(extension, target)
             except ConfigError as error:
                 warn(extension.name, error.message)
+
+
+def forget_faults() -> None:
+    """Forget what has failed in this process: what is installed has changed."""
+    _FAULTS.clear()
+
+
+def tables(group: str) -> Iterator[tuple[str, Any]]:
+    """The same where the names of entry points say nothing."""
+    for extension, _, found in entries(group):
+        yield extension, found
 
 
 def find(group: str, name: str) -> Any:
@@ -131,7 +154,10 @@ def names(group: str) -> set[str]:
 
 def missing(group: str, name: str) -> ConfigError | None:
     """The error for the use of what a known extension brings, where it is not there; None if none brings it."""
-    what = {VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`"}[group]
+    what = {
+        VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`",
+        PAGES: f"the page `/{name}`", ROUTES: f"`/v1/{name}`", VIEWS: f"the view `{name}`",
+    }[group]  # fmt: skip
     for extension, brings in KNOWN.items():
         if name in getattr(brings, _FIELDS[group]):
             fault = faults().get(extension)

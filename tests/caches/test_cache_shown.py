@@ -21,8 +21,8 @@ from tests.worlds.services.cache_world import CacheWorld, far
 
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, ReadAs, Resources
 from tidemill.model.quantities import bytes_text
-from tidemill.stress.site_sums import CacheSource
 from tidemill.wire.far import CacheView
+from tidemill_stress.series.site_sums import CacheSource
 
 __all__ = ["far"]
 

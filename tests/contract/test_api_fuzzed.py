@@ -33,10 +33,11 @@ from tests.worlds.services.access_world import Certs, Issuer, World, submission,
 
 from tidemill.server.api import openapi
 from tidemill.server.api.app import Api, make_app
-from tidemill.server.api.routes import ROUTES
+from tidemill.server.api.routes import served
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.web.routes import PAGES, Page
+from tidemill.server.web.pages import Page, added
+from tidemill.server.web.routes import PAGES
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 FEED = "/v1/changes"  #: it has no end: its head and first line are looked at, not its whole
@@ -147,7 +148,7 @@ def test_every_documented_route_answers_as_the_document_says(
             fuzzed.send(case, who)
 
         answers()
-    documented = {(each.method, openapi.template(each.path)) for each in ROUTES if each.path != FEED}
+    documented = {(each.method, openapi.template(each.path)) for each in served() if each.path != FEED}
     assert {each for each, count in fuzzed.reached.items() if count} >= documented
     assert fuzzed.bugs() == []
 
@@ -219,7 +220,7 @@ def test_pages_are_shown_whatever_stands_in_their_addresses(
     @seed(api_seed)
     @settings(bounds, max_examples=bounds.max_examples * 4)
     @given(
-        page=st.sampled_from(PAGES), parts=st.lists(NAMES, min_size=2, max_size=2), who=whoever,
+        page=st.sampled_from([*PAGES, *added()]), parts=st.lists(NAMES, min_size=2, max_size=2), who=whoever,
         query=st.dictionaries(st.sampled_from(KEYS), NAMES, max_size=4),
     )  # fmt: skip
     def shown(page: Page, parts: list[str], who: int, query: dict[str, str]) -> None:
@@ -238,9 +239,11 @@ def test_what_the_document_leaves_out_is_named(tmp_path: Path) -> None:
     store.init()
     dispatcher = Dispatcher(store)
     api = Api(store, dispatcher)
-    served = {(each.method, each.template) for each in make_app(api).handlers}
+    answered = {(each.method, each.template) for each in make_app(api).handlers}
     api.close()
     dispatcher.close()
-    documented = {(each.method, openapi.template(each.path)) for each in ROUTES}
-    assert documented <= served
-    assert served - documented == {("GET", path) for path in ("/health", "/metrics", "/schema/openapi.json")}
+    documented = {(each.method, openapi.template(each.path)) for each in served()}
+    assert documented <= answered
+    assert answered - documented == {
+        ("GET", path) for path in ("/health", "/metrics", "/schema/openapi.json")
+    }

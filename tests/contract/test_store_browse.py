@@ -29,11 +29,11 @@ from tidemill.wire.views import (
     MODE,
     ROWS_MAX,
     TIDE_POINTS_MAX,
-    TYPES,
     WAITS_FOR,
     SiteViews,
     ViewType,
     packed,
+    types,
 )
 
 
@@ -253,9 +253,9 @@ SHIPS = ViewType[list[Ship]](
 @pytest.fixture
 def ships() -> Iterator[None]:
     """The view, in the table as long as a test runs."""
-    TYPES[SHIPS.name] = SHIPS
+    types()[SHIPS.name] = SHIPS
     yield
-    del TYPES[SHIPS.name]
+    del types()[SHIPS.name]
 
 
 @pytest.mark.usefixtures("ships")

@@ -94,12 +94,6 @@ CORE: Groups = {
             "measure what a cache would do for a data set, and name the setting to use",
         ),
     },
-    "stress tests": {
-        "stress run": ("stress.run", "hold levels of running payloads at a site, and measure them"),
-        "stress scan": ("stress.run", "measure numbers of slots per node and their placement"),
-        "stress compare": ("stress.compare", "whether two runs of a stress test differ"),
-        "stress schedule": ("stress.schedule", "repeat a stress test by cron, with a gate"),
-    },
     "server": {
         "server run": ("server.service", "run the server"),
         "server init": ("server.service", "write a commented server.toml"),

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 import uvicorn
 
-from tidemill import __version__, log
+from tidemill import __version__, extensions, log
 from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
 from tidemill.config.tls import Bearer
@@ -296,6 +296,8 @@ def application(api: Api, authenticator: access.Authenticator, sessions: Session
     """What is served: the API behind its guard, and the pages before it."""
     web = Website(api, sessions, authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), _asking)
+    for name, why in extensions.faults().items():
+        _LOG.warning("extension.left_out", name=name, why=why)
     return web.before(app, access.Guard(app, authenticator))
 
 

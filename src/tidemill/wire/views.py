@@ -2,15 +2,18 @@
 
 A part of the site returns values by name; the server stores what it knows by this table, within the bounds, and hands
 it to the page of that name. A name that a server does not know, and a value that is not of its type, is left out.
+Extensions add views; those have `made`, by which a site makes the value of its status.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from tidemill import extensions
 from tidemill.model.figures.job_classes import LENGTHS, SIZES
 from tidemill.model.trouble import RefusedApplication
 from tidemill.wire.far import CacheView, ReadView, RouteView
@@ -39,7 +42,7 @@ _STORED = msgspec.json.Decoder(RawViews)
 class ViewType(NamedTuple, Generic[Value]):
     """A view: `empty` where a site shows none. The server keeps `rows_max` items of a list, `inner_max` of each list in
     a row, only rows that are `legal`, and nothing that takes more than `bytes_max` in JSON. What is not `is_kept` goes
-    elsewhere."""
+    elsewhere. `made`: an extension's function from a site's `SiteStatus` to the value."""
 
     name: str
     record: Any
@@ -49,6 +52,7 @@ class ViewType(NamedTuple, Generic[Value]):
     bytes_max: int = BYTES_MAX
     legal: Callable[[Any], bool] | None = None
     is_kept: bool = True
+    made: Callable[[Any], Value] | None = None
 
     def of(self, views: Mapping[str, msgspec.Raw]) -> Value:
         """The value among these; the empty one where it is missing or is not of this type."""
@@ -97,8 +101,20 @@ _CORE: Iterable[ViewType[Any]] = (
     TIDE, SAMPLES, BAD_NODES, BAD_NODES_TOTAL, TRANSFERS, TRANSFERS_TOTAL, GRANTS, MODE, WAITS_FOR, STOPPED, DENIED,
     ROUTES, CACHES, READS, STAGING, SUMS, WAITS, REFUSED,
 )  # fmt: skip
-TYPES: dict[str, ViewType[Any]] = {each.name: each for each in _CORE}
-"""All views by name."""
+
+
+@cache
+def types() -> dict[str, ViewType[Any]]:
+    """All views by name: the core's, and those of extensions. What the core has stays the core's."""
+    found = {each.name: each for each in _CORE}
+    for extension, name, kind in extensions.entries(extensions.VIEWS):
+        if name in found:
+            extensions.warn(extension, f"its view `{name}` is left out: that name is taken")
+        elif not isinstance(kind, ViewType) or kind.name != name:
+            extensions.warn(extension, f"its view `{name}` is left out: it is not a `ViewType` of that name")
+        else:
+            found[name] = kind
+    return found
 
 
 class SiteViews:
@@ -114,7 +130,7 @@ class SiteViews:
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name, for templates: `view.grants`."""
-        return TYPES[name].of(self.raw)
+        return types()[name].of(self.raw)
 
 
 def packed(**values: Any) -> RawViews:

@@ -14,6 +14,7 @@ from tests.worlds.services.attack_world import Attacked, attacked
 from tests.worlds.services.pages_world import EVIL, PagesWorld
 from tests.worlds.services.server_process import Server
 
+from tidemill.server.web.pages import added
 from tidemill.server.web.routes import PAGES
 
 __all__ = ["attacked"]
@@ -76,7 +77,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
 def test_no_page_writes_a_text_as_markup(hostile: tuple[Server, int]) -> None:
     server, job = hostile
     shown = 0
-    for page in PAGES:
+    for page in (*PAGES, *added()):
         name = quote(EVIL, safe="")
         for filled in ("hostile", name):
             path = page.path.replace("{job:int}", str(job)).replace("{number:int}", "1")

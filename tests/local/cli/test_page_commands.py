@@ -24,7 +24,7 @@ from tests.worlds.home.pages import FENCE as BLOCK
 from tests.worlds.home.world import namespace_command
 
 from tidemill.examples import HERE
-from tidemill.stress import plan
+from tidemill_stress import plan
 
 ROOT = DOCS.parent
 GENERATED = {"cli"}  #: its examples come from the parsers, which the tests of the command line read
@@ -192,7 +192,9 @@ def test_the_stress_tests_of_the_page_are_legal() -> None:
     """`laptop.toml` runs in test_pages.py; the others need a cluster, and are read here."""
     files = {
         title[1]: content
-        for _, words, content in BLOCK.findall((DOCS / "stress.md").read_text(encoding="utf-8"))
+        for _, words, content in BLOCK.findall(
+            (ROOT / "extensions/stress/docs/stress.md").read_text(encoding="utf-8")
+        )
         if (title := TITLE.match(words))
     }
     assert sorted(files) == ["laptop.toml", "levels.toml", "slots.toml"]

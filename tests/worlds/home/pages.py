@@ -27,10 +27,14 @@ class Step:
 
 
 def steps(page: str) -> list[Step]:
-    """The steps of `docs/PAGE.md`. Raises ValueError if the page shows output of nothing."""
+    """The steps of `docs/PAGE.md`, or of an extension's page of that name.
+
+    Raises ValueError if the page shows output of nothing.
+    """
     found: list[Step] = []
     files: dict[str, str] = {}
-    for language, words, content in FENCE.findall((DOCS / f"{page}.md").read_text(encoding="utf-8")):
+    path = next((each for each in EXTENSIONS if each.stem == page), DOCS / f"{page}.md")
+    for language, words, content in FENCE.findall(path.read_text(encoding="utf-8")):
         title = TITLE.match(words)
         if title:
             files[title[1]] = content
@@ -39,7 +43,7 @@ def steps(page: str) -> list[Step]:
             files = {}
         elif language == "text":
             if not found:
-                raise ValueError(f"docs/{page}.md shows output before any command")
+                raise ValueError(f"{path} shows output before any command")
             found[-1].shown = content.splitlines()
     return found
 

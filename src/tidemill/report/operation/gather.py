@@ -27,7 +27,6 @@ from tidemill.report.operation.machine import (
 )
 from tidemill.report.operation.sheet import Sheet
 from tidemill.report.operation.source import ReportFiles, Window
-from tidemill.stress.analysis import Analysis
 
 
 class OperationReport(NamedTuple):
@@ -40,7 +39,7 @@ class OperationReport(NamedTuple):
     held: dict[SiteMonth, AllocationMonth]
     waits: list[tuple[Path, Harm]]
     sheets: dict[str, Sheet]
-    stress: list[Analysis]
+    stress: list[stress.StressResult]
 
 
 def gather(

@@ -1,4 +1,7 @@
-"""Stress tests in a report: the study's table over all runs of some directories, and a curve for each of the latest."""
+"""Stress tests in a report: the study's table over all runs of some directories, and a curve for each of the latest.
+
+The extension `stress` writes their results; of such a file this reads the fields that it shows.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from tidemill.charts.points import Point, points
 from tidemill.errors import ConfigError
 from tidemill.files import read_bounded
 from tidemill.report.operation.sheet import Column, Sheet, Value, count, share, text
-from tidemill.stress.analysis import Analysis, StepResult
 
 RESULT = "result.json"  #: of a run's directory
 RESULT_BYTES_MAX = 100_000_000
@@ -30,7 +32,67 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def runs(directories: Sequence[Path]) -> list[Analysis]:
+class RateInterval(msgspec.Struct, frozen=True):
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class LevelFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a level measured."""
+
+    cpu_wall_mean: float
+    cpu_wall_sd: float
+    events_wall_mean: float
+    events_wall_sd: float
+    events_s: RateInterval
+    running: float
+    failed: dict[str, int]
+
+
+class AskedLevel(msgspec.Struct, frozen=True, array_like=True):
+    """A level as it was asked for."""
+
+    number: int
+    site: str
+    level: int
+    slots: int
+
+
+class CountedPayloads(msgspec.Struct, frozen=True):
+    """How many payloads of a level count."""
+
+    counted: int
+
+
+class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A level with what it measured; without figures if nothing was."""
+
+    step: AskedLevel
+    status: str
+    filter: CountedPayloads | None = None
+    figures: LevelFigures | None = None
+    worst_level_error: float | None = None
+
+
+class Recommended(msgspec.Struct, frozen=True):
+    """The number of payloads that a site should run."""
+
+    recommended: int
+
+
+class StressResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A run. `knees`, `slots`: by site; the latter are slots per node and their placement."""
+
+    id: str
+    steps: list[LevelResult]
+    knees: dict[str, Recommended]
+    slots: dict[str, tuple[int, str]]
+
+
+def runs(directories: Sequence[Path]) -> list[StressResult]:
     """The results of all runs below these directories, by name, which has the time. A run that goes on has none yet.
     Raises ConfigError for a directory without results, and for one that cannot be read."""
     found = []
@@ -45,14 +107,14 @@ def runs(directories: Sequence[Path]) -> list[Analysis]:
     return sorted(found, key=lambda each: each.id)
 
 
-def sheet(found: Sequence[Analysis]) -> Sheet:
+def sheet(found: Sequence[StressResult]) -> Sheet:
     """All levels of all runs."""
     return Sheet(
         "stress", "Stress tests", ABOUT, COLUMNS, [_row(run, each) for run in found for each in run.steps]
     )
 
 
-def curves(found: Sequence[Analysis]) -> list[tuple[str, str]]:
+def curves(found: Sequence[StressResult]) -> list[tuple[str, str]]:
     """Caption and drawing of each run's events/s against its level, the latest first."""
     drawn = []
     for run in [each for each in reversed(found) if sum(one.figures is not None for one in each.steps) > 1][
@@ -76,9 +138,9 @@ def curves(found: Sequence[Analysis]) -> list[tuple[str, str]]:
     return drawn
 
 
-def _read(path: Path) -> Analysis:
+def _read(path: Path) -> StressResult:
     try:
-        return msgspec.json.decode(read_bounded(path, RESULT_BYTES_MAX) or b"", type=Analysis)
+        return msgspec.json.decode(read_bounded(path, RESULT_BYTES_MAX) or b"", type=StressResult)
     except (msgspec.DecodeError, RecursionError, ValueError, OSError) as error:
         raise ConfigError(
             f"failed to read `{path}`, the result of a stress test: {error}",
@@ -86,7 +148,7 @@ def _read(path: Path) -> Analysis:
         ) from error
 
 
-def _row(run: Analysis, each: StepResult) -> tuple[Value, ...]:
+def _row(run: StressResult, each: LevelResult) -> tuple[Value, ...]:
     site, step, of = each.step.site, each.step, each.figures
     knee, slots = run.knees.get(site), run.slots.get(site)
     advice = (

@@ -29,7 +29,7 @@ from tidemill.server.api.followers import FOLLOWERS_MAX, Followers, Interest
 from tidemill.server.api.pace import COST_S, LARGE_BYTES
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.router import BoundedRequest, Handler, Router
-from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
+from tidemill.server.api.routes import Call, ChangesQuery, LogQuery, Route, served
 from tidemill.server.archive import lookup
 from tidemill.server.core import rights, submission, sync
 from tidemill.server.core.body_count import BodyCount
@@ -147,7 +147,7 @@ def make_app(
     error: Callable[[BoundedRequest, Exception], Response] | None = None,
 ) -> Router:
     """The application. `pages_`: the pages for people; `error`: makes the response for an exception."""
-    handlers = [_handler(api, each) for each in ROUTES if each.run is not None]
+    handlers = [_handler(api, each) for each in served() if each.run is not None]
     handlers += [
         _log_handler(api),
         _changes_handler(api),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tidemill import __version__
-from tidemill.server.api.routes import ROUTES, Route
+from tidemill.server.api.routes import Route, served
 from tidemill.wire.api import (
     ORDERS_MAX,
     PAGE_MAX,
@@ -36,7 +36,7 @@ _ERRORS = {
 def document() -> dict[str, Any]:
     """The document."""
     types: list[Any] = [ErrorReply, Change, JobLog]
-    types += [each for route in ROUTES for each in (route.body, route.reply) if each is not None]
+    types += [each for route in served() for each in (route.body, route.reply) if each is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     of_type = list(zip(types, schemas, strict=True))
 
@@ -44,7 +44,7 @@ def document() -> dict[str, Any]:
         return next(found for each, found in of_type if each == wanted)
 
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
+    for route in served():
         paths.setdefault(template(route.path), {})[route.method.lower()] = _operation(route, schema)
     return {
         "openapi": "3.1.0",

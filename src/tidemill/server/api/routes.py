@@ -1,4 +1,5 @@
 """The routes of the API as one table: it drives the handlers (`app.py`) and the OpenAPI document (`openapi.py`).
+Extensions add theirs below `/v1/NAME`, with the name of their entry point.
 
 Every route is a plain function of a `Call`; those that only read get a reader's connection, the others the dispatcher.
 """
@@ -6,11 +7,12 @@ Every route is a plain function of a `Call`; those that only read get a reader's
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill import clock
+from tidemill import clock, extensions
 from tidemill.model.campaign import reference
 from tidemill.model.figures.activity import Activity
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
@@ -549,3 +551,19 @@ ROUTES: tuple[Route, ...] = (
         lambda call: call.dispatcher.handle_sync(call.body, call.identity), Act.SYNC,
     ),
 )  # fmt: skip
+
+
+@cache
+def served() -> tuple[Route, ...]:
+    """All routes: the core's, and those of extensions. What the core has stays the core's."""
+    taken = {route.path.split("/")[2] for route in ROUTES}
+    found = list(ROUTES)
+    for extension, name, added in extensions.entries(extensions.ROUTES):
+        if name in taken:
+            extensions.warn(extension, f"its routes `/v1/{name}` are left out: that name is taken")
+        elif not all(f"{route.path}/".startswith(f"/v1/{name}/") and route.run for route in added):
+            extensions.warn(extension, f"its routes are left out: not all are functions below `/v1/{name}`")
+        else:
+            taken.add(name)
+            found += added
+    return tuple(found)

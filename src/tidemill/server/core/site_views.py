@@ -26,7 +26,7 @@ from tidemill.wire.api import UNSTARTED_CHARACTERS_MAX
 from tidemill.wire.capacity import unstarted_text
 from tidemill.wire.far import RouteView
 from tidemill.wire.monitoring import AwaitedNodes, TidePoint, TransferView
-from tidemill.wire.views import ROUTES, TIDE, TRANSFERS, TYPES, SiteViews, ViewType
+from tidemill.wire.views import ROUTES, TIDE, TRANSFERS, SiteViews, ViewType, types
 
 MINUTES_KEPT = 31 * 1_440
 AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of the server's
@@ -50,7 +50,9 @@ def keep(work: UnitOfWork, site: Site, views: Mapping[str, msgspec.Raw]) -> None
     work.session.many("upsert_tide", list(points.values()))
     work.session.run("prune_tide", site=site.id, before=now - MINUTES_KEPT)
     kept = {
-        name: bounded(kind, kind.of(views)) for name, kind in TYPES.items() if kind.is_kept and name in views
+        name: bounded(kind, kind.of(views))
+        for name, kind in types().items()
+        if kind.is_kept and name in views
     }
     work.session.run("upsert_view", site=site.id, at_us=work.now_us, body=_ENCODER.encode(kept))
 

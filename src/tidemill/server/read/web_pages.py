@@ -12,7 +12,7 @@ import msgspec
 from tidemill.model.campaign import reference
 from tidemill.model.failure import cause_of
 from tidemill.server.archive.parquet import Archive
-from tidemill.server.core import rights, site_views
+from tidemill.server.core import campaign_names, rights, site_views
 from tidemill.server.database.rows import JOB_STATES, StoredCampaign
 from tidemill.server.database.store import Row, Session, values
 from tidemill.server.errors import RequestError
@@ -51,6 +51,15 @@ def jobs(
     """A page of jobs in one of several orders."""
     found = listing.find(session, filters, sort, after=after, size=size)
     return JobsPage(api_pages.rows_of(session, found.ids), found)
+
+
+def newest_job(session: Session, campaign: CampaignRow) -> JobRow | None:
+    """The job of a campaign that was submitted last; None where the campaign is gone."""
+    key = campaign_names.look_up(session, reference(campaign.owner, campaign.name), None)
+    if key is None:
+        return None
+    found = jobs(session, listing.Filter(campaign=key.number), listing.Sort.NEWEST, after=None, size=1).rows
+    return found[0] if found else None
 
 
 def archived_jobs(

@@ -9,7 +9,7 @@ from tidemill.server.core import rights
 from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.read import activity, api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
-from tidemill.server.web import progress, stress
+from tidemill.server.web import progress
 from tidemill.server.web.files import may_download
 from tidemill.server.web.progress import ProgressCounts, ProgressView
 from tidemill.server.web.render import PageRequest, Pages
@@ -63,7 +63,7 @@ def campaign(ask: PageRequest, made: Pages) -> str:
         ask, "campaign.html", row=row, named=key.reference, examples=examples, newest=newest,
         failures=web_pages.alike(failures), files=files,
         gets=[may_download(ask.identity, each.url) for each in files],
-        policy=POLICY, living=living, level=stress.run_of(row.name),
+        policy=POLICY, living=living,
         ended=ended, progress=_progress(ask, key, row, living), after=web_pages.reached(ask.session),
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
         can={

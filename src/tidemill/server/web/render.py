@@ -6,10 +6,18 @@ import hashlib
 from importlib import resources
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import (
+    BaseLoader,
+    ChoiceLoader,
+    Environment,
+    PackageLoader,
+    PrefixLoader,
+    StrictUndefined,
+    TemplateSyntaxError,
+)
 from markupsafe import Markup
 
-from tidemill import __version__
+from tidemill import __version__, extensions
 from tidemill.model.campaign import reference
 from tidemill.model.failure import next_step, step_after
 from tidemill.model.identity import Act, Identity, may, own_name
@@ -18,18 +26,18 @@ from tidemill.server.core import rights
 from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
-from tidemill.server.web import draw, text
+from tidemill.server.web import draw, pages, text
+from tidemill.server.web.pages import NavigationEntry
 from tidemill.server.web.query import AddressQuery, campaign_page, said, to, with_values
 
 STATIC = {"style.css": "text/css", "tidemill.js": "text/javascript", "icon.svg": "image/svg+xml"}
-#: pages of the navigation: path, name, what one must be allowed to see
-NAVIGATION = (
+NAVIGATION = tuple(NavigationEntry(*each) for each in (
     ("/", "Overview", Act.SITES), ("/jobs", "Jobs", Act.READ), ("/campaigns", "Campaigns", Act.READ),
     ("/failures", "Failures", Act.READ), ("/sites", "Sites", Act.SITES),
     ("/allocations", "Allocations", Act.ALLOCATIONS), ("/nodes", "Bad nodes", Act.ALLOCATIONS),
     ("/hospital", "Hospital", Act.SITES), ("/transfers", "Transfers", Act.READ),
     ("/caches", "Caches", Act.SITES), ("/applications", "Applications", Act.SITES),
-)  # fmt: skip
+))  # fmt: skip
 
 
 class PageRequest(NamedTuple):
@@ -87,18 +95,25 @@ class Pages:
     def __init__(self) -> None:
         self.static = {name: _static(name, media) for name, media in STATIC.items()}
         self.templates = Environment(
-            loader=PackageLoader("tidemill.server.web"), autoescape=True, undefined=StrictUndefined,
+            loader=ChoiceLoader([PackageLoader("tidemill.server.web"), PrefixLoader(_added())]),
+            autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, auto_reload=False,
         )  # fmt: skip
         self.templates.filters.update(text.FILTERS)
         self.templates.globals.update(
             to=to, with_values=with_values, campaign_page=campaign_page, reference=reference, draw=draw,
-            version=__version__, navigation=NAVIGATION, Act=Act,
+            version=__version__, navigation=_navigation(), links_of=pages.links_of, Act=Act,
             next_step=next_step, step_after=step_after,
             static={name: f"/static/{name}?v={each.version}" for name, each in self.static.items()},
         )  # fmt: skip
         for name in self.templates.list_templates(["html"]):
-            self.templates.get_template(name)
+            try:
+                self.templates.get_template(name)
+            except TemplateSyntaxError as error:
+                extension, is_added, _ = name.rpartition("/")
+                if not is_added:
+                    raise
+                extensions.warn(extension, f"its template `{name}` cannot be read: {error}")
 
     def show(self, ask: PageRequest, template: str, /, **values: Any) -> str:
         """A page for a user who is logged in."""
@@ -118,6 +133,22 @@ class Pages:
     def bare(self, template: str, /, **values: Any) -> str:
         """A page that needs no login: the login itself, errors."""
         return self.templates.get_template(template).render(**values)
+
+
+def _added() -> dict[str, BaseLoader]:
+    """The templates of extensions, by the first part of their pages' addresses."""
+    found: dict[str, BaseLoader] = {}
+    for name, group in pages.groups().items():
+        try:
+            found[name] = PackageLoader(group.package)
+        except (ImportError, ValueError) as error:
+            extensions.warn(name, f"its pages have no templates: {error}")
+    return found
+
+
+def _navigation() -> list[NavigationEntry]:
+    """The core's pages, and those of extensions."""
+    return [*NAVIGATION, *(each for group in pages.groups().values() for each in group.navigation)]
 
 
 def _static(name: str, media: str) -> Static:

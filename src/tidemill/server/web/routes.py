@@ -21,8 +21,9 @@ from tidemill.server.api.router import BoundedRequest, Handler
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import web_pages
-from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, sites, stress
+from tidemill.server.web import allocation, caches, campaigns, home, hospital, jobs, pages, sites
 from tidemill.server.web.live import Hub
+from tidemill.server.web.pages import Page
 from tidemill.server.web.query import AddressQuery, own_path, with_values
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.server.web.visits.entrance import VISIT, Entrance, Visit, is_local, set_cookie
@@ -34,13 +35,6 @@ FIELDS_MAX = 500
 ADDRESS_MARKS = "%:/?#[]@!$&'()*+,;="
 REFUSAL_PAUSE_S = 0.5  #: before a wrong credential is answered
 _LOG = log.Log("web")
-
-
-class Page(NamedTuple):
-    """A page: `show` is run in a reader's thread."""
-
-    path: str
-    show: Callable[[PageRequest, Pages], str]
 
 
 class FormAction(NamedTuple):
@@ -58,7 +52,6 @@ PAGES = (
     Page("/jobs/{job:int}/log/{number:int}", jobs.log),
     Page("/campaigns", campaigns.listing),
     Page("/campaigns/{name:str}", campaigns.campaign),
-    Page("/stress/{run:str}", stress.page),
     Page("/failures", home.failures),
     Page("/sites", sites.listing),
     Page("/sites/{name:str}", sites.site),
@@ -93,14 +86,16 @@ class Website:
     def handlers(self) -> list[Handler]:
         """All of the pages and forms."""
         return [
-            *(self._page(each) for each in PAGES),
+            *(self._page(each) for each in (*PAGES, *pages.added())),
             *(self._deed(each) for each in DEEDS),
             *self._login(), self._live(), self._static(), self._download(),
         ]  # fmt: skip
 
     def before(self, app: Any, guard: Any) -> Entrance:
         """The application with its pages, as the server serves it. `app`: with what `handlers` returns."""
-        return Entrance(app, guard, authenticator=self.authenticator, sessions=self.sessions)
+        return Entrance(
+            app, guard, authenticator=self.authenticator, sessions=self.sessions, names=pages.names()
+        )
 
     # ---- pages and forms -------------------------------------------------------------------------------------
 

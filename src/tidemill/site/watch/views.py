@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill import clock
+from tidemill import clock, log
 from tidemill.harvest.account.ledger import HOUR_S
 from tidemill.model.job import JobSpec
 from tidemill.model.machine import NodeState, Snapshot
@@ -37,12 +37,13 @@ from tidemill.wire.monitoring import (
     TidePoint,
     TransferView,
 )
-from tidemill.wire.views import ROWS_MAX, TIDE_POINTS_MAX, RawViews, packed
+from tidemill.wire.views import ROWS_MAX, TIDE_POINTS_MAX, RawViews, packed, types
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0
 NAMES_MAX = 3
 TEXT_MAX = 500
+_LOG = log.Log("views")
 _REGULAR = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING)
 
 
@@ -127,6 +128,7 @@ class Views:
         self._sent: RawViews | None = None
         self._tide_sent: list[TidePoint] = []
         self._received: RawViews | None = None
+        self._failed: dict[str, str] = {}  # views of extensions by name, and why
 
     def sample(self) -> None:
         """Count nodes when it is time."""
@@ -157,9 +159,8 @@ class Views:
         status = self._status()
         sums, tide = _sums(status), self._tide.points()
         # what is compared has no time of its sums: it says nothing new by that alone
-        views = packed(tide=tide, **_of_status(status), **self._of_parts()) | packed(
-            sums=msgspec.structs.replace(sums, at_us=0)
-        )
+        views = packed(tide=tide, **_of_status(status), **self._of_parts()) | self._of_extensions(status)
+        views |= packed(sums=msgspec.structs.replace(sums, at_us=0))
         samples = self._nodes.take()
         if not samples and views == self._received:
             return {}
@@ -192,6 +193,24 @@ class Views:
                 for each in self._applications.refused()[:ROWS_MAX]
             ],
         }
+
+    def _of_extensions(self, status: SiteStatus) -> RawViews:
+        """Views that extensions make of the status. One that fails, or is too long, is left out; the log says why."""
+        found: RawViews = {}
+        for name, kind in types().items():
+            if kind.made is None:
+                continue
+            try:
+                view = packed(**{name: kind.made(status)})
+                wrong = "it is too long" if len(memoryview(view[name])) > kind.bytes_max else ""
+            except Exception as error:  # noqa: BLE001 -- an extension's code may raise anything
+                view, wrong = {}, repr(error)
+            if not wrong:
+                found |= view
+            elif self._failed.get(name) != wrong:
+                self._failed[name] = wrong
+                _LOG.warning("view.failed", view=name, error=wrong)
+        return found
 
     def _transfers(self, state: SiteState) -> Iterator[TransferView]:
         for job, tries in self._granting.inputs.staging_now():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
 from tidemill.site.watch.views import TideSamples, node_counts, place
 from tidemill.wire.monitoring import GrantView, TidePoint
-from tidemill.wire.views import GRANTS, TIDE_POINTS_MAX, TYPES, packed
+from tidemill.wire.views import GRANTS, TIDE_POINTS_MAX, packed, types
 
 
 def test_a_minute_is_the_mean_of_its_looks_and_is_told_until_the_next_has_begun() -> None:
@@ -62,4 +62,4 @@ def test_views_that_say_the_same_are_equal_and_come_back_as_they_were_sent() -> 
     assert sent == packed(grants=[grant], mode="run") != packed(grants=[], mode="run")
     assert GRANTS.of(sent) == [grant]
     assert GRANTS.of({}) == GRANTS.of(packed(grants={"no": "list"})) == []
-    assert all(each.name == name for name, each in TYPES.items())
+    assert all(each.name == name for name, each in types().items())

@@ -20,12 +20,6 @@ from tidemill.wire.api import ErrorReply
 
 VISIT = "tidemill.visit"  #: in the ASGI scope of a page: a `Visit`
 FORGED = "a page of another host sent this request\n"
-PAGES = frozenset(
-    {
-        "", "jobs", "campaigns", "sites", "applications", "allocations", "transfers", "failures", "nodes", "search",
-        "caches", "hospital", "stress", "login", "logout", "live", "static",
-    }
-)  # fmt: skip
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Nothing from other hosts, nothing inline, no frame around us. See the Content Security Policy, Level 3, of the W3C.
@@ -53,10 +47,19 @@ class Visit(NamedTuple):
 
 
 class Entrance:
-    """Stands before `guard`: pages go to `pages` with their visit, all else to the guard."""
+    """Stands before `guard`: pages go to `pages` with their visit, all else to the guard. `names`: the first parts of
+    the addresses of pages."""
 
-    def __init__(self, pages: Any, guard: Any, *, authenticator: Authenticator, sessions: Sessions) -> None:
-        self._pages, self._guard = pages, guard
+    def __init__(
+        self,
+        pages: Any,
+        guard: Any,
+        *,
+        authenticator: Authenticator,
+        sessions: Sessions,
+        names: frozenset[str],
+    ) -> None:
+        self._pages, self._guard, self._names = pages, guard, names
         self._authenticator, self._sessions = authenticator, sessions
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -69,7 +72,9 @@ class Entrance:
             _LOG.warning("request.forged", path=scope["path"], origin=headers.get(b"origin", ""))
             await refuse(send, FORGED, is_call=scope["path"].startswith("/v1/"))
             return
-        if scope["path"].strip("/").partition("/")[0] not in PAGES:  # `//v1/jobs` is `/v1/jobs` to the router
+        if (
+            scope["path"].strip("/").partition("/")[0] not in self._names
+        ):  # `//v1/jobs` is `/v1/jobs` to the router
             await self._guard(scope, receive, send)
             return
         cookies: list[str] = []

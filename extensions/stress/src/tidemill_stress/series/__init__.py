@@ -1,0 +1,1 @@
+"""Time series of a run: of nodes, of the site, of Prometheus."""
