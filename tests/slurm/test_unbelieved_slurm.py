@@ -52,7 +52,7 @@ def test_a_squeue_that_hides_our_jobs_is_not_believed_until_it_shows_them(
         script = f"echo {{event}} >> {ran}; if [ -e {slow} ]; then sleep 1; fi"
         number = campaign(it, "/bin/sh", "-c", script, events=EVENTS)
         it.wait(lambda: len(it.ours("R")) == 2, "we hold two nodes")
-        # Else the site last saw them waiting: such jobs it misses after QUEUED_LAG_S, and UNKNOWN_S is shorter here
+        # Until then they wait, as far as the site knows: it would cancel them, as no node is idle for what waits
         it.wait(lambda: it.metric("tidemill_pilots_started_total") == 2, "the site has heard both pilots")
         flag.touch()
         try:
