@@ -110,8 +110,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     #: paths that its payloads see, read-only, although slots hide them: below /tmp or a home directory
     show: list[Path] = []
     write: list[Path] = []  #: paths that its payloads see and may write to, as far as the site's user may
-    #: do its programs mount something themselves, such as a container's runtime that a script starts? Then Landlock
-    #: bounds no files, and they may make namespaces; `container` says so by itself
+    #: its programs mount something themselves, such as a script that starts Apptainer: Landlock then bounds no files,
+    #: and they may make namespaces; implied by `container`
     mounts: bool = False
     batch_commands: bool = False  #: may the payload reach the batch system?
     #: does it need the network (a conditions database, a licence server)? none = as the site's `network` says

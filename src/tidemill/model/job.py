@@ -208,11 +208,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     outputs: list[Output] | None = None  #: none = the application's
     output_dir: str | None = None  #: where outputs without a URL go; none = the site's delivery directory
     resources: Resources = Resources()  #: of a slot
-    #: job ids, names of other jobs of the same job file, or names of campaigns: these stand for the jobs that they have
-    #: when the job is submitted
+    #: job ids, names of other jobs of the same job file, or names of campaigns: their jobs at submission
     after: list[int | str] = []
     after_any: bool = False  #: run even if a job that it comes after failed
-    #: up to N failed events make it PARTIAL, not FAILED; more end it, so that jobs that come after it get whole results
+    #: up to N failed events make it PARTIAL, not FAILED; more end it
     failed_max: int = 0
     #: what is done at the end of the job, or nothing before it is complete; none = `done`
     deliver: Deliver | msgspec.UnsetType = msgspec.UNSET
@@ -229,8 +228,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stress: StressLevel | msgspec.UnsetType = (
         msgspec.UNSET
     )  #: the level of a stress test that it is; none = of none
-    #: stdout of every payload is an output named `stdout`, kind each. Off here, since each of thousands of jobs of a
-    #: file would leave one; `run` and `submit --app`, which are one job each, turn it on
+    #: stdout of every payload is an output named `stdout`, kind each; `run` and `submit --app` turn it on
     keep_stdout: bool = False
     env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it
     #: umask and soft limits for `command`; `run` and `submit FILE` take those of the shell. None = the site's
