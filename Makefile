@@ -35,6 +35,7 @@ TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
 TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
+TESTS_attack := tests/attack extensions/calls/tests/attack
 TESTS_local := tests/local extensions/stress/tests/site
 TESTS_browser := tests/browser extensions/stress/tests/browser extensions/study/tests/browser
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py

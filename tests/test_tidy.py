@@ -89,11 +89,11 @@ WALLS: dict[str, tuple[str, ...]] = {
     "os.fdatasync": ("files.py",),
     "time.time": ("clock.py", "payload/", "examples/"),
     "time.time_ns": ("clock.py", "payload/", "examples/"),
-    "time.monotonic": ("clock.py", "payload/", "client/calls/", "examples/"),  # calls: workers are payloads
-    "time.sleep": ("clock.py", "payload/", "client/calls/", "examples/"),
+    "time.monotonic": ("clock.py", "payload/", "tidemill_calls/", "examples/"),  # calls: workers are payloads
+    "time.sleep": ("clock.py", "payload/", "tidemill_calls/", "examples/"),
     "datetime.now": ("clock.py",),
     "datetime.utcnow": ("clock.py",),
-    "print": ("cli/terminal.py", "client/calls/worker.py", "examples/"),
+    "print": ("cli/terminal.py", "tidemill_calls/worker.py", "examples/"),
     "rich": ("cli/terminal.py", "cli/progress.py", "client/progress.py"),
 }
 

@@ -11,12 +11,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CallError": "client.executor",
-    "CallFuture": "client.executor",
-    "CallTimeoutError": "client.executor",
     "Client": "client.client",
     "ConfigError": "errors",
-    "Executor": "client.executor",
     "Input": "model.job",
     "InputKind": "model.job",
     "JobChanges": "model.retry.changes",
@@ -36,15 +32,19 @@ _HOMES = {
     "load_job_file": "client.jobfile",
     "progress": "client.progress",
 }
-
-__all__ = [
-    "CallError", "CallFuture", "CallTimeoutError", "Client", "ConfigError", "Executor", "Input", "InputKind",
-    "JobChanges", "JobError", "JobFile", "JobSpec", "Member", "Output", "OutputFile", "OutputKind", "Resources",
-    "SiteError", "Submission", "TidemillError", "frames", "limits", "load_job_file", "progress",
-]  # fmt: skip
+_OF_EXTENSIONS = (
+    "CallError",
+    "CallFuture",
+    "CallTimeoutError",
+    "Executor",
+)  # `extensions.KNOWN` says of which
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return _all()
+    if name in _OF_EXTENSIONS:
+        return _of_extension(name)
     if name not in _HOMES:
         raise AttributeError(f"module `tidemill` has no attribute `{name}`")
     import importlib
@@ -55,5 +55,23 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def _all() -> list[str]:
+    """The names of `from tidemill import *`: those of extensions only where they are installed."""
+    from tidemill import extensions
+
+    return sorted({*_HOMES, *extensions.fitting(extensions.SDK).intersection(_OF_EXTENSIONS)})
+
+
+def _of_extension(name: str) -> Any:
+    """A name that an extension brings. Raises ImportError with the command that installs it."""
+    from tidemill import extensions
+    from tidemill.errors import ConfigError
+
+    try:
+        return extensions.find(extensions.SDK, name)
+    except ConfigError as error:
+        raise ImportError(f"{error.message}; {error.hint}") from error.__cause__
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), "__all__", *_HOMES, *_OF_EXTENSIONS})

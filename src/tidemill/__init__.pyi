@@ -2,10 +2,6 @@
 
 from tidemill.client.client import Client as Client
 from tidemill.client.client import Submission as Submission
-from tidemill.client.executor import CallError as CallError
-from tidemill.client.executor import CallFuture as CallFuture
-from tidemill.client.executor import CallTimeoutError as CallTimeoutError
-from tidemill.client.executor import Executor as Executor
 from tidemill.client.jobfile import JobFile as JobFile
 from tidemill.client.jobfile import load_job_file as load_job_file
 from tidemill.client.outputs import Member as Member
@@ -24,6 +20,10 @@ from tidemill.model.job import Resources as Resources
 from tidemill.model.retry.changes import JobChanges as JobChanges
 from tidemill.model.retry.changes import limits as limits
 from tidemill.report import frames as frames
+from tidemill_calls.executor import CallError as CallError
+from tidemill_calls.executor import CallFuture as CallFuture
+from tidemill_calls.executor import CallTimeoutError as CallTimeoutError
+from tidemill_calls.executor import Executor as Executor
 
 __version__: str
 __all__: list[str]

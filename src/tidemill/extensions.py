@@ -25,6 +25,7 @@ TRANSFER = "tidemill.transfer"
 PAGES = "tidemill.pages"
 ROUTES = "tidemill.routes"
 VIEWS = "tidemill.views"
+SDK = "tidemill.sdk"
 
 
 class Brings(NamedTuple):
@@ -37,9 +38,11 @@ class Brings(NamedTuple):
     pages: tuple[str, ...] = ()  #: first parts of addresses of the server's pages
     routes: tuple[str, ...] = ()  #: first parts of addresses of its API, after `/v1/`
     views: tuple[str, ...] = ()  #: what sites show at the server
+    sdk: tuple[str, ...] = ()  #: names that `tidemill` exports
 
 
 KNOWN: dict[str, Brings] = {
+    "calls": Brings(sdk=("CallError", "CallFuture", "CallTimeoutError", "Executor")),
     "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
     "gridftp": Brings(transfer=("ftp", "gsiftp")),
     "stress": Brings(
@@ -48,7 +51,8 @@ KNOWN: dict[str, Brings] = {
     "study": Brings(verbs=("report opportunity", "report accounting", "simulate")),
 }
 _FIELDS = {
-    VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views"
+    VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views",
+    SDK: "sdk",
 }  # fmt: skip
 
 
@@ -146,6 +150,17 @@ def find(group: str, name: str) -> Any:
     return None
 
 
+def fitting(group: str) -> set[str]:
+    """The names that this group has in installed extensions of this version."""
+    wrong = faults()
+    return {
+        name
+        for each in installed().values()
+        if each.name not in wrong
+        for name in each.entries.get(group, {})
+    }
+
+
 def names(group: str) -> set[str]:
     """The names that this group has in installed extensions, and in those that could be installed."""
     found = {name for each in installed().values() for name in each.entries.get(group, {})}
@@ -156,7 +171,7 @@ def missing(group: str, name: str) -> ConfigError | None:
     """The error for the use of what a known extension brings, where it is not there; None if none brings it."""
     what = {
         VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`",
-        PAGES: f"the page `/{name}`", ROUTES: f"`/v1/{name}`", VIEWS: f"the view `{name}`",
+        PAGES: f"the page `/{name}`", ROUTES: f"`/v1/{name}`", VIEWS: f"the view `{name}`", SDK: f"`tidemill.{name}`",
     }[group]  # fmt: skip
     for extension, brings in KNOWN.items():
         if name in getattr(brings, _FIELDS[group]):

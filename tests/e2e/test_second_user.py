@@ -16,27 +16,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.worlds.home.processes import said_of, snapshot
+from tests.strangers import STRANGER, as_stranger, open_of, own_processes, probed
 from tests.worlds.home.world import World, world
 
-from tidemill.client import Client, Executor
-from tidemill.client.calls import channel
 from tidemill.model.job import JobSpec
 
-STRANGER = 65534  # nobody
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
-
-
-def as_stranger(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python program as another user."""
-    drop = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--"]
-    return subprocess.run(
-        [*drop, sys.executable, "-I", "-S", "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 CONNECT_UNIX = """
@@ -206,104 +191,21 @@ def test_the_port_of_the_pages_gives_another_user_nothing_even_with_the_url() ->
             assert connection.getresponse().status == 200, "what the stranger tried has not used the URL up"
 
 
-PROBE = """
-import json, os, socket, sys
-ports, sockets, paths, hello = json.loads(sys.argv[1])
-for port in ports:
-    for words in (b"GET /v1/health HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n", bytes.fromhex(hello)):
-        said = b""
-        try:
-            with socket.create_connection(("127.0.0.1", port), 20) as connection:
-                connection.settimeout(20)
-                connection.sendall(words)
-                connection.shutdown(socket.SHUT_WR)
-                while piece := connection.recv(4096):
-                    said += piece
-        except OSError:
-            pass
-        print(json.dumps(["port", port, said.decode("latin-1")]))
-for path in sockets:
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(path.replace("@", chr(0)) if path[0] == "@" else path)
-            print(json.dumps(["socket", path, "connected"]))
-        except OSError:
-            pass
-for path in paths:
-    try:
-        os.listdir(path) if os.path.isdir(path) else open(path, "rb").close()
-        print(json.dumps(["path", path, "opened"]))
-    except OSError:
-        pass
-"""
-
-
-def _open_of(numbers: set[int]) -> tuple[list[int], list[str], list[str]]:
-    """TCP ports and Unix sockets on which processes listen, and files that they hold open."""
-    inodes, paths = set(), set()
-    for number in numbers:
-        try:
-            links = [*Path(f"/proc/{number}/fd").iterdir()]
-        except FileNotFoundError:
-            continue  # the process has ended
-        for link in links:
-            try:
-                target = str(link.readlink())
-            except FileNotFoundError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-            elif target.startswith("/") and not target.startswith(("/dev/", "/proc/")):
-                paths.add(target.removesuffix(" (deleted)"))
-    rows = [
-        line.split()
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    ports = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
-    unix = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    sockets = {row[7] for row in unix if len(row) > 7 and row[3] == "00010000" and row[6] in inodes}
-    return sorted(ports), sorted(sockets), sorted(paths)
-
-
 def test_no_port_socket_or_file_of_a_person_who_works_answers_another_user() -> None:
-    """Server, site, lead, pilots, pages and an Executor with a worker: whatever they listen on and hold open."""
+    """Server, site, lead, pilots and pages: whatever they listen on and hold open."""
     with world() as it, it.running("web", "--home", str(it.home)) as pages:
-        client = Client(f"unix:{it.home}/server/api.sock", home=it.home)
         assert pages.stdout is not None
         page_port = urlsplit(pages.stdout.readline().strip()).port
-        with Executor(client, workers=1) as pool:
-            assert pool.submit(os.getpid).result(60)
-            everything = snapshot()
-            own = {each.pid for each in it._firsts()} | {pages.pid}
-            while more := {pid for pid, each in everything.items() if each.parent in own} - own:
-                own |= more
-            ports, sockets, paths = _open_of(own)
-            executor = [each.getsockname()[1] for each in pool._board._listeners]
-            assert {page_port, lead_port(it)} <= set(ports)
-            assert any(path.endswith("api.sock") for path in sockets)
-            paths += [str(it.home), str(pool._scratch), str(pool._scratch / "pool")]
-            hello = channel.MAGIC + bytes(channel.HELLO_BYTES - len(channel.MAGIC))
-            asked = json.dumps([[*ports, *executor], sockets, paths, hello.hex()])
-            answer = as_stranger(PROBE, asked)
-            assert answer.returncode == 0, answer.stderr
-            found = [json.loads(line) for line in answer.stdout.splitlines()]
-            assert len([each for each in found if each[0] == "port"]) == 2 * len([*ports, *executor])
-            opened = {each[1] for each in found if each[0] != "port"}
-            everybodys = {*map(str, it.home.parents), str(Path(sys.executable).with_name("tidemill-node"))}
-            assert opened <= everybodys, opened
-            for port, said in [
-                each[1:] for each in found if each[0] == "port"
-            ]:  # a lead says a challenge, which says nothing of anybody
-                assert port == lead_port(it) or said == "", (port, said)
-                assert not said or set(json.loads(said.splitlines()[0])) <= {"m", "nonce", "incarnation"}, (
-                    said
-                )
-            assert pool.submit(os.getpid).result(60), "it works on"
-            for number in own:
-                assert pool._board.key.hex() not in said_of(number, "cmdline")
-
-
-def lead_port(it: World) -> int:
-    (path,) = it.home.glob("site/fleets/*/lead.json")
-    return int(json.loads(path.read_bytes())["port"])
+        _, lead_port, _ = lead_of(it)
+        ports, sockets, paths = open_of(own_processes(it, pages.pid))
+        assert {page_port, lead_port} <= set(ports)
+        assert any(path.endswith("api.sock") for path in sockets)
+        said, opened = probed(ports, sockets, [*paths, str(it.home)])
+        assert len(said) == 2 * len(ports)
+        everybodys = {*map(str, it.home.parents), str(Path(sys.executable).with_name("tidemill-node"))}
+        assert opened <= everybodys, opened
+        for port, words in said:  # a lead says a challenge, which says nothing of anybody
+            assert port == lead_port or words == "", (port, words)
+            assert not words or set(json.loads(words.splitlines()[0])) <= {"m", "nonce", "incarnation"}, words
+        before = it.client.campaign("c").events_done
+        it.wait_for(lambda: it.client.campaign("c").events_done > before, "it works on")

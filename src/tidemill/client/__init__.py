@@ -1,6 +1,6 @@
-"""1 submit: the SDK. `Client` talks to a server, `Executor` runs Python functions, `load_job_file` reads job files.
+"""1 submit: the SDK. `Client` talks to a server, `load_job_file` reads job files.
 
-Names are imported when they are used, so that a payload which imports `tidemill.client.call` pays for nothing else.
+Names are imported when they are used, so that who imports one module pays for no other.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
-    from tidemill.client.executor import Executor
     from tidemill.client.jobfile import JobFile, load_job_file
     from tidemill.client.messages import Messenger
     from tidemill.client.outputs import Member, members
 
-__all__ = ["Client", "Executor", "JobFile", "Member", "Messenger", "Submission", "load_job_file", "members"]
+__all__ = ["Client", "JobFile", "Member", "Messenger", "Submission", "load_job_file", "members"]
 
 _HOMES = {
     "Client": "client",
-    "Executor": "executor",
     "JobFile": "jobfile",
     "Member": "outputs",
     "Messenger": "messages",

@@ -13,41 +13,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from bundle import write_bundle
+from tests.strangers import UMASKS, opened, under
 from tests.unit.scripts.test_offline_bundle import PROGRAM, wheel
 from tests.worlds.home.bundles import pip_wheel
 from tests.worlds.home.homes import TIDEMILL, WAIT_S, Home
 
-from tidemill.client import Client, Executor
-
-UMASKS = (0o000, 0o002)
 ORIGIN = "root://127.0.0.1:1//x/"
 AS_NOBODY = ["unshare", "--user", "--map-user=1000"] if os.geteuid() == 0 else []  # a cache refuses root
-
-
-def opened(top: Path, *, without: tuple[Path, ...] = ()) -> list[str]:
-    """What others may change below it, with modes. A socket's mode counts, too; a link's means nothing."""
-    return [
-        f"{stat.S_IMODE(path.lstat().st_mode):04o} {path.relative_to(top)}"
-        for path in sorted(top.rglob("*"))
-        if not path.is_symlink()
-        and path.lstat().st_mode & 0o022
-        and not any(path == each or path.is_relative_to(each) for each in without)
-    ]
-
-
-@contextmanager
-def under(umask: int) -> Iterator[None]:
-    before = os.umask(umask)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 class Place(NamedTuple):
@@ -167,7 +144,7 @@ def test_what_a_program_writes_is_writable_for_its_user_alone(
 
 @pytest.fixture(scope="module", params=UMASKS, ids=lambda umask: f"{umask:03o}")
 def used(request: pytest.FixtureRequest) -> Iterator[Home]:
-    """A home in which server, agent, pilots, slots and an executor have worked, and people have asked for results."""
+    """A home in which server, agent, pilots and slots have worked, and people have asked for results."""
     with under(request.param):
         home = Home(Path(tempfile.mkdtemp(prefix="tm-")))
         try:
@@ -199,8 +176,6 @@ def use(home: Home) -> None:
     done("run", "--name", "first", *words)
     job = str(home.jobs("first")[0].id)
     done("outputs", "get", job, "--to", "deep/got")
-    with Executor(Client(home=home.path), workers=1) as pool:
-        assert pool.submit(abs, -3).result(WAIT_S) == 3
     done("report", "--html", "report.html")
     done("support", "-o", "bundle.tar.gz")
     done("job", "logs", job)

@@ -1,15 +1,14 @@
-"""`top` shows the rate of a campaign that runs, at its first look; workers of an Executor are one line of `jobs`."""
+"""`top` shows the rate of a campaign that runs, at its first look; `jobs` folds the workers of an Executor."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 from tests.worlds.home.homes import Home, started_home, wait_for
 
 from tidemill.cli.jobs.listing import folded
-from tidemill.client import Client, Executor
+from tidemill.client import Client
 from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import JobRow
@@ -36,22 +35,6 @@ def test_top_shows_the_rate_of_a_campaign_that_runs(home: Home) -> None:
     wait_for(lambda: rate() != "-", home.logs)  # none is shown until the site reports a node at work
     assert float(rate()) > 0
     assert home.run("job", "cancel", str(home.jobs("long")[0].id)).returncode == 0
-
-
-def test_workers_of_an_executor_are_one_line_unless_all_are_asked_for(home: Home) -> None:
-    client = Client(home=home.path)
-    with Executor(client, workers=2, campaign="calls") as pool:
-        calls = [pool.submit(time.sleep, 3) for _ in range(2)]
-        wait_for(lambda: len(home.jobs("calls")) == 2, home.logs)
-        for call in calls:
-            call.result(120)
-    numbers = [each.id for each in home.jobs("calls")]
-    lines = [each for each in home.run("jobs", "--campaign", "calls").stdout.splitlines() if "calls" in each]
-    assert [each.split()[0] for each in lines] == [f"{min(numbers)}..{max(numbers)}"]
-    assert "2 workers" in lines[0]
-    lines = home.run("jobs", "--campaign", "calls", "--all").stdout.splitlines()
-    assert len([each for each in lines if "executor-worker" in each]) == 2
-    assert len(home.data("jobs", "--campaign", "calls")) == 2
 
 
 def row(number: int, name: str, campaign: str = "calls", owner: str = "ann") -> JobRow:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill import Executor
+from tidemill import Client
 from tidemill.client.home import make_home
 from tidemill.errors import ConfigError
 from tidemill.files import make_private
@@ -35,12 +35,12 @@ def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     assert mode(tmp_path) == 0o755
 
 
-def test_an_executor_without_a_server_names_the_command_and_starts_nothing(
+def test_a_client_without_a_server_names_the_command_and_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDEMILL_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("TIDEMILL_SERVER", raising=False)
     with pytest.raises(ConfigError, match="no server is named, and none runs") as raised:
-        Executor()
+        Client()
     assert "`tidemill up --detach` starts your own server and site" in str(raised.value.hint)
     assert not (tmp_path / "home").exists()

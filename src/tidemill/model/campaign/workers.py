@@ -1,5 +1,5 @@
-"""Jobs that are workers of an Executor (`client.executor`): listings fold them, for a person submitted calls, not jobs.
-Pure."""
+"""Jobs that are workers of an Executor (extension `calls`): listings fold them, for a person submitted calls, not
+jobs. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an Executor's jobs run: `python -m tidemill.client.calls.worker POOL`. Standard library only.
+"""What an Executor's jobs run: `python -m tidemill_calls.worker POOL`. Standard library only.
 
 POOL is a file with the executor's addresses and key. The worker connects and takes calls until it is sent away.
 It is two processes. The parent speaks to the executor and never unpickles anything; `process` runs the calls, one after
@@ -17,9 +17,9 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from tidemill.client.calls import channel
-from tidemill.client.calls.channel import CallFrame, CallLink, LinkError
-from tidemill.client.calls.process import CallProcess, fits_packet, framed
+from tidemill_calls import channel
+from tidemill_calls.channel import CallFrame, CallLink, LinkError
+from tidemill_calls.process import CallProcess, fits_packet, framed
 
 CONNECT_S = 20.0  #: how long an executor is looked for
 SILENCE_S = (

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from tidemill.client.calls import channel
-from tidemill.client.calls.functions import FunctionPickles
-from tidemill.client.calls.process import contiguous, pickler
-from tidemill.errors import ConfigError, JobError, install_hint
+from tidemill.errors import ConfigError, JobError
+from tidemill_calls import channel
+from tidemill_calls.functions import FunctionPickles
+from tidemill_calls.process import contiguous, pickler
 
 T = TypeVar("T")
 MEMORY_BYTES = 4 << 20  #: a pickled call or result that is larger is held in a file
@@ -161,21 +161,15 @@ def pickled(call: tuple[Any, Any, Any], directory: Path, functions: FunctionPick
     """A call's pickle. Raises ConfigError for what cannot be pickled."""
     function, args, kwargs = call
     name = getattr(function, "__qualname__", repr(function))
-    by_value = pickler() is not pickle.Pickler
-    if not by_value and getattr(function, "__module__", None) == "__main__":
-        raise ConfigError(
-            f"`{name}` is a function of `__main__`, which a worker cannot import",
-            hint=f"move the function to a module, or {install_hint('python')}",
-        )
     try:
-        content = functions.of(function) if by_value else None
+        content = functions.of(function)
         if content is not None:
             spool = _dumped((content, args, kwargs), directory, pickle.Pickler)
             if spool is not None and spool.main_count == content.count(b"__main__"):
                 return spool
         else:
             spool = _dumped(call, directory, pickle.Pickler)
-            if spool is not None and not (by_value and spool.main_count):
+            if spool is not None and not spool.main_count:
                 return spool
         if spool is not None:
             spool.close()
@@ -184,7 +178,7 @@ def pickled(call: tuple[Any, Any, Any], directory: Path, functions: FunctionPick
     except _REFUSALS as error:
         raise ConfigError(
             f"failed to pickle the call of `{name}`: {error}",
-            hint=f"pass data that pickle takes; for lambdas and local functions {install_hint('python')}",
+            hint="pass data that pickle takes, or open files and connections in the function itself",
         ) from error
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from tidemill import clock
-from tidemill.client.calls import channel
-from tidemill.client.calls.call import CallError, CallFuture, CallTimeoutError, RemoteCall, Spool, loaded
-from tidemill.client.calls.channel import CallFrame, CallLink, LinkError
 from tidemill.log import Log
+from tidemill_calls import channel
+from tidemill_calls.call import CallError, CallFuture, CallTimeoutError, RemoteCall, Spool, loaded
+from tidemill_calls.channel import CallFrame, CallLink, LinkError
 
 AHEAD_S = 0.02  #: a worker has calls of about this many seconds waiting
 AHEAD_MAX = 200

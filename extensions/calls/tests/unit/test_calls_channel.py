@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.client.calls import channel
-from tidemill.client.calls.call import pickled
-from tidemill.client.calls.channel import CallFrame, CallLink, LinkError, accept, connect
-from tidemill.client.calls.crew import missing
-from tidemill.client.calls.functions import FunctionPickles
-from tidemill.client.calls.process import _FRAME, run_parts
-from tidemill.client.calls.switchboard import STRANGERS_MAX, Switchboard
+from tidemill_calls import channel
+from tidemill_calls.call import pickled
+from tidemill_calls.channel import CallFrame, CallLink, LinkError, accept, connect
+from tidemill_calls.crew import missing
+from tidemill_calls.functions import FunctionPickles
+from tidemill_calls.process import _FRAME, run_parts
+from tidemill_calls.switchboard import STRANGERS_MAX, Switchboard
 
 KEY = bytes(range(32))
 
@@ -183,9 +183,7 @@ def _worker(directory: Path, timeout_s: float | None = None) -> Iterator[CallLin
     with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as kept:
         address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
         (directory / "pool").write_text(json.dumps({"addresses": [address], "key": KEY.hex()}))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill.client.calls.worker", str(directory / "pool")]
-        )
+        process = subprocess.Popen([sys.executable, "-m", "tidemill_calls.worker", str(directory / "pool")])
         try:
             listener.settimeout(60)
             connection = kept.enter_context(listener.accept()[0])

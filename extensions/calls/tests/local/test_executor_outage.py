@@ -1,4 +1,4 @@
-"""An Executor while its server is away: calls of workers that run go on, new workers come afterwards.
+"""An Executor while its server is gone: calls of workers that run go on, new workers come afterwards.
 
 The outage lasts as long as the test needs; `TIDEMILL_OUTAGE_S=600` makes it ten minutes, with calls all the time.
 """
@@ -18,7 +18,7 @@ import pytest
 from tests.worlds.home.homes import wait_for
 from tests.worlds.home.world import namespace_command
 
-from tidemill.client import Client, Executor
+from tidemill import Client, Executor
 
 OUTAGE_S = float(os.environ.get("TIDEMILL_OUTAGE_S", "0"))
 SCRIPT = """set -e
@@ -39,7 +39,7 @@ done
 
 @pytest.fixture
 def home(short_path: Path) -> Iterator[Path]:
-    """A server that is away as long as the file `down` is there, and a site that goes on."""
+    """A server that is gone as long as the file `down` is there, and a site that goes on."""
     environment = os.environ | {"PYTHON": sys.executable, "TIDEMILL_HOME": str(short_path / "h")}
     with (short_path / "out.log").open("wb") as log:
         process = subprocess.Popen(

@@ -24,15 +24,15 @@ from typing import ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from tidemill.client.calls.call import CallError, CallFuture, CallTimeoutError, RemoteTraceback, pickled
-from tidemill.client.calls.crew import Crew
-from tidemill.client.calls.functions import FunctionPickles
-from tidemill.client.calls.switchboard import Switchboard
 from tidemill.client.client import Client, new_campaign
 from tidemill.errors import ConfigError
 from tidemill.files import make_private
 from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.job import Input, JobSpec, Resources
+from tidemill_calls.call import CallError, CallFuture, CallTimeoutError, RemoteTraceback, pickled
+from tidemill_calls.crew import Crew
+from tidemill_calls.functions import FunctionPickles
+from tidemill_calls.switchboard import Switchboard
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -133,9 +133,9 @@ class Executor(BaseExecutor):
 
 def _spec(pool_file: Path, resources: Resources | None, site: str | None) -> JobSpec:
     asked = resources or Resources()
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[1])
     return JobSpec(
-        command=[sys.executable, "-m", "tidemill.client.calls.worker", "pool"],
+        command=[sys.executable, "-m", "tidemill_calls.worker", "pool"],
         name=WORKER_NAME,
         inputs=[Input(name="pool", url=pool_file.as_uri())],
         outputs=[],

@@ -9,8 +9,6 @@ import threading
 import uuid
 
 from tidemill import clock
-from tidemill.client.calls.call import CallError
-from tidemill.client.calls.switchboard import Switchboard
 from tidemill.client.client import Client
 from tidemill.client.ended import FINAL
 from tidemill.errors import TidemillError, is_transient
@@ -18,6 +16,8 @@ from tidemill.log import Log
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import JobRow
 from tidemill.wire.http import NotFoundError
+from tidemill_calls.call import CallError
+from tidemill_calls.switchboard import Switchboard
 
 LOOK_S = 0.2
 POLL_S = 2.0  #: interval between two queries of the jobs while workers are missing

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tidemill.client.calls.functions import FunctionPickles
-from tidemill.client.calls.process import FUNCTIONS_MAX
+from tidemill_calls.functions import FunctionPickles
+from tidemill_calls.process import FUNCTIONS_MAX
 
 SCRIPT = """
 import math

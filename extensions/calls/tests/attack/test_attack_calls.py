@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tidemill.client.calls import channel
-from tidemill.client.calls.call import CallFuture, pickled
-from tidemill.client.calls.functions import FunctionPickles
-from tidemill.client.calls.switchboard import STRANGERS_MAX, Switchboard
+from tidemill_calls import channel
+from tidemill_calls.call import CallFuture, pickled
+from tidemill_calls.functions import FunctionPickles
+from tidemill_calls.switchboard import STRANGERS_MAX, Switchboard
 
 WAIT_S = 60.0
 FLOOD = 400
@@ -46,7 +46,7 @@ class Attacked(NamedTuple):
     def worker(self) -> Iterator[None]:
         pool = self.directory / "pool"
         pool.write_text(json.dumps({"addresses": [self.address], "key": self.board.key.hex()}))
-        process = subprocess.Popen([sys.executable, "-m", "tidemill.client.calls.worker", str(pool)])
+        process = subprocess.Popen([sys.executable, "-m", "tidemill_calls.worker", str(pool)])
         try:
             yield
         finally:
@@ -124,7 +124,7 @@ def test_who_sends_without_end_is_not_read(attacked: Attacked) -> None:
 
 
 def test_words_of_a_worker_that_are_repeated_get_no_call(attacked: Attacked) -> None:
-    """What somebody who reads the network can send again: the beginning of a worker's connection."""
+    """What who reads the network can send again: the beginning of a worker's connection."""
     nonce = os.urandom(channel.NONCE_BYTES)
     hello = channel.MAGIC + nonce + channel._derive(attacked.board.key, b"worker", nonce)
     with contextlib.ExitStack() as kept:

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from tests.worlds.home.homes import Home, started_home, wait_for
 
-from tidemill.client import Client, Executor
-from tidemill.client.executor import CallError, CallTimeoutError
+from tidemill import Client, Executor
+from tidemill_calls.executor import CallError, CallTimeoutError
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_call_that_waits_is_cancelled_without_a_worker_being_disturbed(home: H
         wait_for(first.running, home.logs)
         assert second.cancel()
         # a process whose first call ends takes the next one before it can hear of its cancel: open the gate once the
-        # worker has given back the third call, which it was asked for after that
+        # worker has returned the third call, which it was asked for after that
         wait_for(lambda: [len(each.calls) for each in list(pool._board._workers.values())] == [1], home.logs)
         (tmp_path / "gate").touch()
         assert (first.result(60), third.result(60)) == (before, before)

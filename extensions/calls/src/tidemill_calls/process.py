@@ -1,4 +1,5 @@
-"""The process of a worker that runs calls: what it does, and its parent's hold on it. Standard library only.
+"""The process of a worker that runs calls: what it does, and its parent's hold on it. Standard library only,
+and cloudpickle where a result needs it.
 
 Small calls wait in a pipe of packets (pipe(2), O_DIRECT), one call each: the process takes the next one without
 waiting for its parent to be scheduled, and a packet that the parent reads back has not begun. Larger calls follow a
@@ -24,7 +25,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from tidemill.client.calls import channel
+from tidemill_calls import channel
 
 PACKET_BYTES = 4096  #: what one packet of a pipe holds: PIPE_BUF of pipe(7)
 QUEUE_BYTES = 1 << 18  #: of the pipe of packets: a packet takes a page, so 64 calls
@@ -123,11 +124,8 @@ def _read_frame(source: BinaryIO) -> tuple[bytes, bytes]:
 
 @functools.cache
 def pickler() -> Any:
-    """cloudpickle's `Pickler` where it is installed (it takes lambdas and `__main__`), else pickle's."""
-    try:
-        return importlib.import_module("cloudpickle").Pickler
-    except ImportError:
-        return pickle.Pickler
+    """cloudpickle's `Pickler`, which takes lambdas and `__main__`: imported by the first call that needs it."""
+    return importlib.import_module("cloudpickle").Pickler
 
 
 def run_parts(source: BinaryIO, sink: BinaryIO) -> None:
@@ -170,9 +168,7 @@ def _dump(value: Any, writer: _Writer) -> None:
     """Pickle a result; cloudpickle, which is ten times slower, only takes what pickle does not."""
     try:
         pickle.Pickler(writer, protocol=5).dump((True, value))
-    except Exception:
-        if pickler() is pickle.Pickler:
-            raise
+    except Exception:  # noqa: BLE001 -- what pickle refuses raises anything; cloudpickle raises what it refuses
         writer.abort()
         pickler()(writer, protocol=5).dump((True, value))
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from tidemill.client.calls.process import FUNCTIONS_MAX, pickler
+from tidemill_calls.process import FUNCTIONS_MAX, pickler
 
 CONTENT_BYTES_MAX = 1 << 16  #: a function whose pickle is larger carries data, which workers do not keep
 _PLAIN = (int, float, complex, str, bytes, type(None), BuiltinFunctionType)
