@@ -39,7 +39,8 @@ def unknown(command: str) -> str:
     words = words[:end]
     if len(words) == 1 and family_of(words[0]):
         return ""
-    if " ".join(words[:2]) in ABSENT or words[0] in ABSENT:
+    named_absent = {" ".join(words[:2]), words[0]} & ABSENT
+    if named_absent or (len(words) == 1 and any(each.startswith(f"{words[0]} ") for each in ABSENT)):
         return ""
     try:
         verb, rest = find_verb(words)
