@@ -94,6 +94,7 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--fault-seeds N --fault-first S`: fault tests run with the seeds S, S + 1, ..., S + N - 1, with a tenth of them
     where services start and end with each; others: --help."""
+    parser.addoption("--fuzz-of", default="", help="only the parsers of this extension")
     parser.addoption("--fault-seeds", type=int, default=3, help="number of seeds of each fault test")
     parser.addoption(
         "--api-examples", type=int, default=10, help="calls of each route of the API, by its document"

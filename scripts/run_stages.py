@@ -61,18 +61,19 @@ def run(target: str, screen: threading.Lock) -> Result:
             ["make", "--no-print-directory", target],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        try:
-            status = process.wait(TARGET_S_MAX)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            status = process.wait()
+        ender = threading.Timer(TARGET_S_MAX, os.killpg, (process.pid, signal.SIGKILL))
+        ender.start()
+        _, ended, used = os.wait4(process.pid, 0)
+        ender.cancel()
+        status = process.returncode = os.waitstatus_to_exitcode(ended)
     text = log.read_text(errors="replace")
     passed, failed = counted(text, status)
     with screen:
         if failed:
             sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.write(
-            f"{target}: {passed} passed, {failed} failed in {time.monotonic() - began_s:.0f} s\n"
+            f"{target}: {passed} passed, {failed} failed in {time.monotonic() - began_s:.0f} s, "
+            f"{used.ru_utime + used.ru_stime:.0f} s of a processor\n"
         )
         sys.stdout.flush()
     return Result(target, passed, failed)

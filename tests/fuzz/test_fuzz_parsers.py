@@ -6,15 +6,24 @@ the same ones every time. `make fuzz` looks for longer, with other numbers: see 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.fuzz.hunt import Effort, run_apart, seeds_of, told
-from tests.fuzz.parsers import PARSERS
+from tests.fuzz.parsers import EXTENSIONS, PARSERS
 
 CORPUS_BYTES_MAX = 300_000
 CORPORA = {each.corpus for each in PARSERS.values()}
 
 
-@pytest.mark.parametrize("name", PARSERS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With `--fuzz-of NAME` only the parsers of that extension: `make test-core` has tried all others."""
+    if "name" in metafunc.fixturenames:
+        extension: str = metafunc.config.getoption("--fuzz-of")
+        below = EXTENSIONS / extension if extension else Path("/")
+        metafunc.parametrize("name", [name for name, each in PARSERS.items() if below in each.corpus.parents])
+
+
 def test_parser_reads_or_refuses_whatever_comes(name: str, request: pytest.FixtureRequest) -> None:
     effort = Effort(mutations=request.config.getoption("--fuzz-mutations"))
     report = run_apart(name, seed=request.config.getoption("--fuzz-seed"), effort=effort)
