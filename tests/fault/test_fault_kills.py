@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.worlds.home.faults import ROLES, Act, perform, schedule
+from tests.worlds.home.faults import Act, perform, schedule
 from tests.worlds.home.oracle import expected_hits, output_bytes
 from tests.worlds.home.world import World, world
 
