@@ -430,7 +430,7 @@ const SLEEPERS: &str = "import os, time\n\
     \x20 pid = os.fork()\n\
     \x20 if pid == 0: time.sleep(1000)\n\
     \x20 made.append(pid)\n\
-    time.sleep(2)\n\
+    time.sleep(20)\n\
     print(len(made))\n";
 
 fn says_limit(failed: &Failed) -> bool {
