@@ -28,7 +28,7 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
-# An extension is a folder of extensions/; its tests that need no cluster and no browser run with it and the core alone.
+# An extension is a folder of extensions/; its tests that need no cluster, browser or world of attacks run with it and the core alone.
 EXTENSIONS := $(notdir $(patsubst %/,%,$(wildcard extensions/*/)))
 GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers images sge pbs slurm slurmdbd ordinary local attack fault integrations
 TESTS_postgresql := tests/contract

@@ -68,10 +68,13 @@ def _of_extension(name: str) -> Any:
     from tidemill.errors import ConfigError
 
     try:
-        return extensions.find(extensions.SDK, name)
+        found = extensions.find(extensions.SDK, name)
     except ConfigError as error:
         raise ImportError(f"{error.message}; {error.hint}") from error.__cause__
+    if found is None:
+        raise ImportError(f"no installed extension brings `tidemill.{name}`")
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "__all__", *_HOMES, *_OF_EXTENSIONS})
+    return sorted({*globals(), "__all__", *_all()})

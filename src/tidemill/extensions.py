@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidemill import __version__
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import ConfigError
 
 VERBS = "tidemill.verbs"
 BATCH = "tidemill.batch"
@@ -124,6 +124,11 @@ def entries(group: str) -> Iterator[tuple[str, str, Any]]:
                 warn(extension.name, error.message)
 
 
+def is_name(name: str) -> bool:
+    """Whether an entry point may have this name as the first part of addresses: lower-case letters, digits, hyphens."""
+    return name[:1].isalpha() and name.isascii() and name == name.lower() and name.replace("-", "").isalnum()
+
+
 def forget_faults() -> None:
     """Forget what has failed in this process: what is installed has changed."""
     _FAULTS.clear()
@@ -190,25 +195,31 @@ def import_module(name: str, module: str) -> Any:
     """A module of an extension. Raises ConfigError in one line where it cannot be imported."""
     try:
         return importlib.import_module(module)
-    except TidemillError:
+    except ConfigError:
         raise
-    except Exception as error:  # an extension's code may raise anything when it is imported
+    except (Exception, SystemExit) as error:  # an extension's code may raise anything when it is imported
         text = f"the extension `{name}` cannot be imported: {type(error).__name__}: {error}"
-        raise ConfigError(text, hint=f"install it again: pip install 'tidemill[{name}]'") from error
+        raise ConfigError(text, hint=_again(name)) from error
 
 
 def _imported(extension: Extension, target: str) -> Any:
     """The object of an entry point. Raises ConfigError."""
     fault = _mismatch(extension)
     if fault:
-        raise ConfigError(fault, hint=f"install it again: pip install 'tidemill[{extension.name}]'")
+        raise ConfigError(fault, hint=_again(extension.name))
     module, _, attribute = target.partition(":")
     found = import_module(extension.name, module)
     if not attribute:
         return found
-    if not hasattr(found, attribute):
-        raise ConfigError(f"the extension `{extension.name}` has no `{target}`")
-    return getattr(found, attribute)
+    try:
+        return getattr(found, attribute)
+    except Exception as error:  # also of a module's own `__getattr__`
+        text = f"the extension `{extension.name}` has no `{target}`: {error}"
+        raise ConfigError(text, hint=_again(extension.name)) from error
+
+
+def _again(name: str) -> str:
+    return f"install it again: pip install 'tidemill[{name}]'"
 
 
 def _mismatch(extension: Extension) -> str:

@@ -190,6 +190,10 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
     missing = extensions.missing(extensions.VERBS, words[0])
     if missing is not None:
         raise missing
+    for verb in sorted(extensions.names(extensions.VERBS)):
+        absent = extensions.missing(extensions.VERBS, verb) if verb.startswith(f"{words[0]} ") else None
+        if absent is not None:  # the first word of its verbs, such as `tidemill stress --help`
+            raise absent
     _say_faults()
     raise ConfigError(f"`tidemill` has no verb `{words[0]}`", hint=suggested(words[0], VERBS))
 

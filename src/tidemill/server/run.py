@@ -50,6 +50,7 @@ from tidemill.server.web.routes import Website
 from tidemill.server.web.visits.entrance import VISIT, Visit
 from tidemill.server.web.visits.sessions import Sessions
 from tidemill.wire.credentials import read_key
+from tidemill.wire.views import types
 
 DATABASE = "tidemill.db"
 SOCKET = "api.sock"
@@ -296,6 +297,7 @@ def application(api: Api, authenticator: access.Authenticator, sessions: Session
     """What is served: the API behind its guard, and the pages before it."""
     web = Website(api, sessions, authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), _asking)
+    types()  # views of extensions are imported here, not in the first sync, and their faults are said below
     for name, why in extensions.faults().items():
         _LOG.warning("extension.left_out", name=name, why=why)
     return web.before(app, access.Guard(app, authenticator))

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from types import FrameType
 
-from tidemill import clock, log
+from tidemill import clock, extensions, log
 from tidemill.batch.contract import BatchSystem
 from tidemill.batch.open import open_batch
 from tidemill.config.site import SiteConfig
@@ -22,6 +22,7 @@ from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.site.state.served_site import TICK_S, serve
 from tidemill.site.state.status import BatchOutage, amend_status, note_failed_run, outage_after
+from tidemill.wire.views import types
 
 ONCE_S = 20.0
 """`--once` ends after this time, or earlier when nothing is under way."""
@@ -94,6 +95,9 @@ def _serve(site_dir: Path, config: SiteConfig, epoch: Epoch, *, once: bool, stop
         return
     agent = Agent(serve(config, site_dir, epoch), machine, batch)
     _log.info("agent.started", host=epoch.owner.host)
+    types()  # extensions' views are imported now, and what is wrong with them is known
+    for name, why in extensions.faults().items():
+        _log.warning("extension.left_out", name=name, why=why)
     try:
         _loop(agent, signals, once=once)
     except SupersededError:

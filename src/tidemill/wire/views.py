@@ -31,6 +31,8 @@ from tidemill.wire.monitoring import (
 ROWS_MAX = 100
 INNER_MAX = 100
 BYTES_MAX = 4 << 20
+ADDED_BYTES_MAX = 256 << 10  #: of an extension's view: pages read it back as often as they are shown
+ALL_ADDED_BYTES_MAX = 1 << 20  #: of all of them, in one message of a site
 SECONDS_MAX = 2.0**62
 TIDE_POINTS_MAX = 1_440  #: a day of minutes
 
@@ -113,7 +115,7 @@ def types() -> dict[str, ViewType[Any]]:
         elif not isinstance(kind, ViewType) or kind.name != name:
             extensions.warn(extension, f"its view `{name}` is left out: it is not a `ViewType` of that name")
         else:
-            found[name] = kind
+            found[name] = kind._replace(bytes_max=min(kind.bytes_max, ADDED_BYTES_MAX))
     return found
 
 

@@ -109,3 +109,11 @@ def test_a_verb_of_a_missing_extension_says_which_command_installs_it(
         if name not in installed():  # where `make test-core` runs this
             assert main(verb.split()) == 2
             assert f"`tidemill {verb}` needs the extension `{name}`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["stress"], ["stress", "--help"], ["stress", "foo"]])
+def test_the_first_word_of_an_absent_extensions_verbs_names_it(tmp_path: Path, words: list[str]) -> None:
+    if "stress" in installed():
+        pytest.skip("the extension is installed: `make test-core` runs this where none is")
+    done = run(tmp_path, *words)
+    assert (done.returncode, "needs the extension `stress`" in done.stderr) == (2, True)

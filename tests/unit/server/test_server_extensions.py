@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,12 +13,14 @@ import tidemill
 from tidemill import extensions
 from tidemill.server.api import openapi
 from tidemill.server.api.routes import ROUTES, served
+from tidemill.server.core.site_views import NUMBER_MAX, TEXT_MAX, bounded
 from tidemill.server.errors import MissingError
 from tidemill.server.web import pages
 from tidemill.server.web.render import NAVIGATION, Pages
 from tidemill.site.state.status import SiteStatus
 from tidemill.site.watch.views import Views
-from tidemill.wire.views import types
+from tidemill.wire.api import CampaignRow, JobDetail
+from tidemill.wire.views import ADDED_BYTES_MAX, ALL_ADDED_BYTES_MAX, types
 
 Install = Callable[..., None]
 CACHED = (extensions.installed, pages.groups, served, types)
@@ -34,14 +36,18 @@ def group(path, package="tidemill_odd"):
 ODD, JOBS, ELSEWHERE = group("/odd/{name:str}"), group("/jobs/odd"), group("/oddly")
 BARE = group("/bare", "tidemill_bare")
 NO_GROUP = 7
+OPEN = PageGroup((), "tidemill_odd", (("/odd", "Odd"),))
+SAYS = PageGroup((), "tidemill_odd", (), lambda about: 1 // 0, lambda about: "no link")
 
-def routes(path, run=lambda call: 7):
-    return (Route("GET", path, "Odd", NoQuery, None, int, run, Act.READ),)
+def routes(path, run=lambda call: 7, reply=int):
+    return (Route("GET", path, "Odd", NoQuery, None, reply, run, Act.READ),)
 
 FINE, TAKEN, ABOVE, EMPTY = routes("/v1/odd"), routes("/v1/jobs/odd"), routes("/v1/oddly"), routes("/v1/odd", None)
+NO_TYPE = routes("/v1/odd", reply=type(routes))
 SEEN = ViewType("seen", int, 0, made=lambda status: status.since_us)
 LONG = ViewType("long", str, "", bytes_max=9, made=lambda status: "x" * 8)
 FAILS = ViewType("fails", int, 0, made=lambda status: 1 // 0)
+MUCH = ViewType("much", str, "", made=lambda status: "x" * 200_000)
 ODDER = ViewType("odder", object, 0, made=lambda status: lambda: 0)
 """
 
@@ -86,6 +92,10 @@ def test_pages_stand_below_the_name_of_their_entry_point(install: Install) -> No
     ("name", "attribute", "why"),
     [
         ("jobs", "JOBS", "its pages `/jobs` are left out: that name is taken"),
+        ("v1", "JOBS", "its pages `/v1` are left out: that name is taken"),
+        ("metrics", "JOBS", "its pages `/metrics` are left out: that name is taken"),
+        ("jobs/odd", "JOBS", "its pages are left out: not all are below `/jobs/odd`"),
+        ("odd", "OPEN", "its pages are left out: not all are below `/odd`"),
         ("odd", "ELSEWHERE", "its pages are left out: not all are below `/odd`"),
         ("odd", "NO_GROUP", "its pages are left out: not all are below `/odd`"),
     ],
@@ -96,7 +106,17 @@ def test_pages_of_others_addresses_are_left_out(
     install(extensions.PAGES, **{name: attribute})
     assert [each.path for each in pages.added() if each.path.startswith("/jobs")] == []
     assert name not in pages.groups()
+    assert name in pages.CORE or name == "odd" or name not in pages.names()
     assert extensions.faults() == {"odd": why}
+
+
+def test_a_sentence_that_fails_or_is_no_link_breaks_no_page(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(extensions.PAGES, odd="SAYS")
+    job, campaign = JobDetail.__new__(JobDetail), CampaignRow.__new__(CampaignRow)
+    assert [each.name for each in (*pages.links_of(job), *pages.links_of(campaign))] == []
+    assert [each.message for each in caplog.records] == ["page.link_failed"]
 
 
 def test_templates_that_are_missing_or_broken_break_no_other_page(install: Install, tmp_path: Path) -> None:
@@ -132,6 +152,8 @@ def test_routes_stand_below_the_name_of_their_entry_point_and_in_the_document(in
     [
         ("jobs", "TAKEN", "its routes `/v1/jobs` are left out: that name is taken"),
         ("odd", "ABOVE", "its routes are left out: not all are functions below `/v1/odd`"),
+        ("odd", "NO_GROUP", "its routes are left out: not all are functions below `/v1/odd`"),
+        ("odd", "NO_TYPE", "its routes are left out: not all are functions below `/v1/odd`"),
         ("odd", "EMPTY", "its routes are left out: not all are functions below `/v1/odd`"),
     ],
 )
@@ -159,6 +181,34 @@ def test_a_view_is_made_of_the_status_and_one_that_fails_is_left_out(
     assert types()["mode"].made is None
     assert "other" not in types()
     assert "it is not a `ViewType` of that name" in extensions.faults()["odd"]
+
+
+def test_views_of_extensions_are_short_one_by_one_and_together(install: Install) -> None:
+    kinds = {name: types()["mode"]._replace(name=name, made=lambda _: "x" * 200_000) for name in "abcdefgh"}
+    views = Views.__new__(Views)
+    views._failed = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidemill.site.watch.views.types", lambda: kinds)
+        made = views._of_extensions(SiteStatus(since_us=7))
+    assert [*made] == ["a", "b", "c", "d", "e"]
+    assert sum(len(bytes(each)) for each in made.values()) <= ALL_ADDED_BYTES_MAX
+    install(extensions.VIEWS, much="MUCH")
+    assert types()["much"].bytes_max == ADDED_BYTES_MAX
+
+
+class Pair(NamedTuple):
+    text: str
+    number: int
+
+
+def test_what_a_view_holds_is_bounded_whatever_its_type() -> None:
+    kind = types()["mode"]
+    (pair,) = bounded(kind, [Pair("x" * 10_000, 2**70)])
+    assert isinstance(pair, Pair)
+    assert (len(pair.text) <= TEXT_MAX, pair.number) == (True, NUMBER_MAX)
+    table = bounded(kind, {str(each): "x" * 10_000 for each in range(1_000)})
+    assert (len(table), max(map(len, table.values()))) == (kind.inner_max, len(pair.text))
+    assert bounded(kind, [b"bytes", {1}, None, True, {"a": b"bytes"}]) == [None, True]
 
 
 def test_the_core_has_a_name_for_each_page_of_its_navigation() -> None:

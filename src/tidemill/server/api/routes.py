@@ -561,9 +561,24 @@ def served() -> tuple[Route, ...]:
     for extension, name, added in extensions.entries(extensions.ROUTES):
         if name in taken:
             extensions.warn(extension, f"its routes `/v1/{name}` are left out: that name is taken")
-        elif not all(f"{route.path}/".startswith(f"/v1/{name}/") and route.run for route in added):
+        elif not _is_served(name, added):
             extensions.warn(extension, f"its routes are left out: not all are functions below `/v1/{name}`")
         else:
             taken.add(name)
             found += added
     return tuple(found)
+
+
+def _is_served(name: str, added: Any) -> bool:
+    """Whether these are routes below `/v1/NAME`, of types that the document of the API can have."""
+    if not (extensions.is_name(name) and isinstance(added, tuple)):
+        return False
+    above = f"/v1/{name}/"
+    if not all(isinstance(each, Route) and each.run and f"{each.path}/".startswith(above) for each in added):
+        return False
+    types = [each for route in added for each in (route.query, route.body, route.reply) if each is not None]
+    try:
+        msgspec.json.schema_components(types)
+    except Exception:  # noqa: BLE001 -- an extension's types may be anything
+        return False
+    return True

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterator, Mapping
+from enum import Enum
+from itertools import islice
 from typing import Any
 
 import msgspec
 
+from tidemill import log
 from tidemill.model.figures.awaited import (
     HINDRANCES_MAX,
     REASON_CHARACTERS_MAX,
@@ -37,6 +40,7 @@ NODES_MAX = 1e9
 BINS = 240  #: steps that a drawing of the tide has
 _ENCODER = msgspec.json.Encoder()
 _UNFIT = object()
+_LOG = log.Log("server")
 
 
 def keep(work: UnitOfWork, site: Site, views: Mapping[str, msgspec.Raw]) -> None:
@@ -49,11 +53,16 @@ def keep(work: UnitOfWork, site: Site, views: Mapping[str, msgspec.Raw]) -> None
     }
     work.session.many("upsert_tide", list(points.values()))
     work.session.run("prune_tide", site=site.id, before=now - MINUTES_KEPT)
-    kept = {
-        name: bounded(kind, kind.of(views))
-        for name, kind in types().items()
-        if kind.is_kept and name in views
-    }
+    kept = {}
+    for name, kind in types().items():
+        if kind.is_kept and name in views:
+            try:
+                kept[name] = bounded(kind, kind.of(views))
+            except Exception as error:
+                if kind.made is None:
+                    raise
+                # an extension's code may raise anything: a picture must not hold up a site's results
+                _LOG.warning("view.failed", site=site.name, view=name, error=repr(error))
     work.session.run("upsert_view", site=site.id, at_us=work.now_us, body=_ENCODER.encode(kept))
 
 
@@ -77,12 +86,17 @@ def _bounded(value: Any, length: int) -> Any:
     if isinstance(value, list | tuple):
         cut = value[: TEXTS_MAX if value and isinstance(value[0], str) else length]
         items = [_bounded(each, length) for each in cut]
-        return _UNFIT if any(each is _UNFIT for each in items) else type(value)(items)
+        if any(each is _UNFIT for each in items):
+            return _UNFIT
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        first = {_bounded(key, length): _bounded(value[key], length) for key in islice(value, length)}
+        return _UNFIT if any(_UNFIT in pair for pair in first.items()) else first
     if isinstance(value, msgspec.Struct):
         changed = {name: _bounded(getattr(value, name), length) for name in value.__struct_fields__}
         is_unfit = any(each is _UNFIT for each in changed.values())
         return _UNFIT if is_unfit else msgspec.structs.replace(value, **changed)
-    return value
+    return value if value is None or isinstance(value, bool | float | Enum) else _UNFIT
 
 
 def awaited(nodes: AwaitedNodes | None) -> AwaitedNodes | None:

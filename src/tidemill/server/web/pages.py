@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidemill import extensions
+from tidemill import extensions, log
 from tidemill.model.identity import Act
 from tidemill.server.errors import MissingError
 from tidemill.wire.api import CampaignRow, JobDetail
@@ -21,6 +21,8 @@ CORE = frozenset(
         "caches", "hospital", "login", "logout", "live", "static",
     }
 )  # fmt: skip
+TAKEN = CORE | {"v1", "health", "metrics", "schema"}  #: and those of what are no pages
+_LOG = log.Log("server")
 
 
 class Page(NamedTuple):
@@ -61,13 +63,26 @@ def groups() -> dict[str, PageGroup]:
     """The pages of extensions by the first part of their addresses. What the core has stays the core's."""
     found: dict[str, PageGroup] = {}
     for extension, name, group in extensions.entries(extensions.PAGES):
-        if name in CORE or name in found:
+        if name in found or name in TAKEN:
             extensions.warn(extension, f"its pages `/{name}` are left out: that name is taken")
-        elif not isinstance(group, PageGroup) or not all(is_below(each.path, name) for each in group.pages):
+        elif not _is_served(name, group):
             extensions.warn(extension, f"its pages are left out: not all are below `/{name}`")
         else:
             found[name] = group
     return found
+
+
+def _is_served(name: str, group: Any) -> bool:
+    """Whether this is a group whose pages, also those of the navigation, are below `/NAME`."""
+    return (
+        extensions.is_name(name)
+        and isinstance(group, PageGroup)
+        and all(isinstance(each, Page) and is_below(each.path, name) for each in group.pages)
+        and all(
+            isinstance(each, NavigationEntry) and is_below(each.path, name) and isinstance(each.act, Act)
+            for each in group.navigation
+        )
+    )
 
 
 def is_below(path: str, name: str) -> bool:
@@ -77,27 +92,40 @@ def is_below(path: str, name: str) -> bool:
 
 def added() -> list[Page]:
     """The pages of extensions; where one is known and not there, pages that say so."""
-    absent = sorted(extensions.names(extensions.PAGES) - groups().keys() - CORE)
     return [
         *(page for group in groups().values() for page in group.pages),
-        *(Page(path, _absent(name)) for name in absent for path in (f"/{name}", f"/{name}/{{rest:str}}")),
+        *(
+            Page(path, _absent(name))
+            for name in sorted(_absent_names())
+            for path in (f"/{name}", f"/{name}/{{rest:str}}")
+        ),
     ]
 
 
 def names() -> frozenset[str]:
     """The first parts of all addresses of pages, also of extensions that are not there."""
-    return CORE | extensions.names(extensions.PAGES)
+    return CORE | groups().keys() | _absent_names()
+
+
+def _absent_names() -> set[str]:
+    """Names of pages that an extension has, here or elsewhere, and that are not shown."""
+    absent = extensions.names(extensions.PAGES) - groups().keys() - TAKEN
+    return {name for name in absent if extensions.is_name(name)}
 
 
 def links_of(about: JobDetail | CampaignRow) -> list[PageLink]:
-    """What extensions say on the page of a job or campaign."""
+    """What extensions say on the page of a job or campaign. One that fails says nothing, and the log says why."""
     found = []
-    for group in groups().values():
-        if isinstance(about, JobDetail):
-            found.append(group.of_job(about) if group.of_job else None)
-        else:
-            found.append(group.of_campaign(about) if group.of_campaign else None)
-    return [each for each in found if each is not None]
+    for name, group in groups().items():
+        say: Callable[[Any], Any] | None = group.of_job if isinstance(about, JobDetail) else group.of_campaign
+        try:
+            link = say(about) if say else None
+        except Exception as error:  # noqa: BLE001 -- an extension's code may raise anything
+            _LOG.warning("page.link_failed", name=name, error=repr(error))
+            continue
+        if isinstance(link, PageLink):
+            found.append(link)
+    return found
 
 
 def _absent(name: str) -> Callable[[PageRequest, Pages], str]:

@@ -109,8 +109,8 @@ class Pages:
         for name in self.templates.list_templates(["html"]):
             try:
                 self.templates.get_template(name)
-            except TemplateSyntaxError as error:
-                extension, is_added, _ = name.rpartition("/")
+            except (TemplateSyntaxError, UnicodeDecodeError) as error:
+                extension, is_added, _ = name.partition("/")
                 if not is_added:
                     raise
                 extensions.warn(extension, f"its template `{name}` cannot be read: {error}")

@@ -215,7 +215,10 @@ class Preparer:
         if network_of(self._config, needed) == "open" or spec.resources.width is not None:
             why = ""
         elif app.network is None:
-            why = "its payloads have no network here: neither the application nor the site permits it (`network`)"
+            why = (
+                "its payloads have no network here: `network = true` in the application's file permits it, "
+                'or `network = "open"` in site.toml'
+            )
         else:
             why = "the application says `network = false`"
         opens: list[str] = list(OPENED if spec.app is None else app.opens)

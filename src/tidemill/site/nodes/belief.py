@@ -8,6 +8,7 @@ cannot yield nodes to jobs that it does not see.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
@@ -181,11 +182,20 @@ def lasts(belief: Belief, now_s: float, *, doubt_s: float) -> bool:
 
 
 def _stood_by(before: Belief, reply: ReplySeen, missing: frozenset[str]) -> list[str]:
-    """Missing allocations that the plain query showed when it last answered. One that fails, as where the controller is
-    slow, takes nothing back: otherwise running pilots are lost, and what they run is run again by others."""
+    """Missing allocations that went on when the plain query last answered. One that fails, as where the controller is
+    slow, takes nothing back: otherwise running pilots are lost, and what they run is run again by others. A pilot that
+    has been silent for longer than it may be is let go: nothing of it can come twice."""
     if reply.plain is not None or before.doubt is not Doubt.QUERY:
         return []
-    return [name for name in before.alive if name in missing]
+    return [name for name in before.alive if name in missing and _may_live(name, before, reply)]
+
+
+def _may_live(name: str, before: Belief, reply: ReplySeen) -> bool:
+    """Whether an allocation waits, or a pilot of it may be alive; unknown where pilots say nothing here."""
+    if name in reply.waiting or not reply.word_s:
+        return True
+    since_s = max(reply.heard_s.get(name, -math.inf), before.missing_s.get(name, reply.at_s))
+    return reply.at_s - since_s <= reply.word_s + WORD_EVERY_S
 
 
 def _is_heard(name: str, since_s: float, reply: ReplySeen) -> bool:

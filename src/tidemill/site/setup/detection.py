@@ -285,7 +285,10 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
     if facts.array_max <= 0:
         findings.append(
             Finding(
-                "arrays", "warn", "switched off (MaxArraySize 0 or the like): one submit for each allocation"
+                "arrays",
+                "warn",
+                "switched off (MaxArraySize 0 or the like): one submit for each allocation",
+                "nothing to do: Tidemill works without arrays",
             )
         )
     limits = _limits(facts, partition)

@@ -37,7 +37,7 @@ from tidemill.wire.monitoring import (
     TidePoint,
     TransferView,
 )
-from tidemill.wire.views import ROWS_MAX, TIDE_POINTS_MAX, RawViews, packed, types
+from tidemill.wire.views import ALL_ADDED_BYTES_MAX, ROWS_MAX, TIDE_POINTS_MAX, RawViews, packed, types
 
 VIEW_S = 15.0
 SAMPLE_S = 5.0
@@ -197,16 +197,19 @@ class Views:
     def _of_extensions(self, status: SiteStatus) -> RawViews:
         """Views that extensions make of the status. One that fails, or is too long, is left out; the log says why."""
         found: RawViews = {}
+        left = ALL_ADDED_BYTES_MAX
         for name, kind in types().items():
             if kind.made is None:
                 continue
             try:
                 view = packed(**{name: kind.made(status)})
-                wrong = "it is too long" if len(memoryview(view[name])) > kind.bytes_max else ""
+                size = len(memoryview(view[name]))
+                wrong = "it is too long" if size > min(kind.bytes_max, left) else ""
             except Exception as error:  # noqa: BLE001 -- an extension's code may raise anything
                 view, wrong = {}, repr(error)
             if not wrong:
                 found |= view
+                left -= size
             elif self._failed.get(name) != wrong:
                 self._failed[name] = wrong
                 _LOG.warning("view.failed", view=name, error=wrong)

@@ -90,6 +90,16 @@ def test_a_plain_query_that_fails_takes_nothing_back() -> None:
     assert (shown.doubt, shown.alive) == (Doubt.NONE, ())
 
 
+def test_while_the_plain_query_fails_a_silent_pilot_is_let_go_and_one_that_is_heard_is_not() -> None:
+    """Else two pilots that died with their node, and a slow controller, stop the site."""
+    found = judge(Belief(), seen("a b", at_s=0, plain={"a": "31", "b": "32"}))
+    for at_s in (30, 60, 90, 120, 150):
+        found = judge(found, seen("a b", at_s=at_s, plain=None, heard_s={"a": at_s - 10.0}))
+        assert found.alive == ("a", "b")
+    found = judge(found, seen("a b", at_s=180, plain=None, heard_s={"a": 170.0}))
+    assert (found.doubt, found.alive) == (Doubt.QUERY, ("a",))
+
+
 def test_pilots_that_are_heard_after_the_reply_speak_against_both_queries() -> None:
     first = judge(Belief(), seen("a b", at_s=100, plain={}, heard_s={"a": 99.0}))
     assert first.doubt is Doubt.UNCHECKED, "words from before the reply say nothing"

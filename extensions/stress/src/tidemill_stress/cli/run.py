@@ -22,7 +22,10 @@ RUNS = Path("stress-runs")
 def define(parser: Parser) -> None:
     """Options of `stress run` and `stress scan`."""
     parser.add_argument(
-        "file", type=Path, metavar="FILE.toml", help="the stress test, as docs/stress.md shows it"
+        "file",
+        type=Path,
+        metavar="FILE.toml",
+        help="the stress test, as extensions/stress/docs/stress.md shows it",
     )
     parser.add_argument(
         "--runs", type=Path, default=RUNS, metavar="DIR", help="where runs are kept (default: ./stress-runs)"
@@ -68,7 +71,7 @@ def _work(args: Namespace, mode: Mode) -> int:
     sources: list[SeriesSource] = [
         NodeSource(client), CacheSource(), SumsSource(), PrometheusSource(test.prometheus),
     ]  # fmt: skip
-    say(f"the server's page `/stress/{record.id}` shows the run")
+    say(f"the server's page `/stress/{record.id}` shows the run, where the server has the extension `stress`")
     was = signal.signal(signal.SIGTERM, _interrupted)
     try:
         Runner(client, record, directory, sources=sources, say=say).work(steps)
