@@ -76,7 +76,7 @@ quickstart: ## a campaign of real Pythia jobs on this machine, with a report
 	@.venv/bin/tidemill quickstart
 
 # Python and Rust side by side: each waits for the other's processor time only.
-TEST := check-python:12 check-rust:12 test-core:12 test-rust:12 test-extensions:12
+TEST := check-python:12 check-rust:12 test-core:12 test-rust:12 $(EXTENSIONS:%=test-%:12)
 test: setup ## what fits in ten minutes: checks, unit, property, contract and end-to-end tests, cargo test
 	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(TEST)
 
@@ -118,7 +118,7 @@ test-core: setup ## the core's tests where no extension is installed
 $(EXTENSIONS:%=test-%): PYTEST = target/environments/$(@:test-%=%)/bin/python -m pytest --durations=15 --durations-min=5
 $(EXTENSIONS:%=test-%): test-%: setup
 	@scripts/environments.sh $*
-	$(PYTEST) -q $(TWO) $(SEEDED) --fuzz-of $* tests/fuzz $(wildcard extensions/$*/tests/test_*.py) \
+	$(PYTEST) -q $(TWO) $(SEEDED) $(if $(wildcard extensions/$*/tests/fuzz),--fuzz-of $* tests/fuzz) $(wildcard extensions/$*/tests/test_*.py) \
 	  $(wildcard $(addprefix extensions/$*/tests/,unit property contract local))
 
 test-extensions: $(EXTENSIONS:%=test-%) ## the tests of each extension, where only the core and it are installed
