@@ -17,6 +17,7 @@ from tests.attack.server.test_attack_reports import Lease, numbers
 from tests.worlds.services.attack_world import Attacked, attacked
 
 from tidemill.wire.api import SyncRequest
+from tidemill.wire.views import types
 
 __all__ = ["attacked"]
 YEAR_10000_US = 253_402_300_800 * 10**6
@@ -73,8 +74,8 @@ def messages(lease: Lease, whole: int, number: float) -> Iterator[dict[str, Any]
         yield base | {"reports": [named]}
         if "count" in report:
             yield base | {"reports": [named | {"n": next(numbers), "first": 0, "count": 5}]}
-    for name, part in extreme["view"].items():
-        yield base | {"view": {name: part}}
+    for name, kind in types().items():
+        yield base | {"views": {name: filled(inspect.type_info(kind.record), whole, number)}}
     for name, figure in extreme["capacity"].items():
         yield base | {"capacity": honest["capacity"] | {name: figure}}
     yield base | {"offers": extreme["offers"], "allocations": extreme["allocations"]}
