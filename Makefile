@@ -54,13 +54,13 @@ OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # What a group takes of the ROOM beside others, in tenths of a processor: of two processors, and a little more, as each
 # waits at times. Clusters and services mostly wait. `fault` alone keeps two processors busy; beside others its own
-# deadlines pass. What takes longest comes first, then what fills the room.
+# deadlines pass. What takes longest comes first, then what fills the room; `s3-server` is what test-transfer waits for.
 ROOM := 24
 ORDER := \
-  test-local:12 test-slurm:5 test-ordinary:4 test-attack:12 test-pbs:9 test-sge:4 test-browser:10 test-postgresql:12 test-transfer:8 \
+  s3-server:4 test-local:12 test-slurm:4 test-ordinary:4 test-attack:12 test-pbs:9 test-sge:4 test-browser:10 test-postgresql:12 test-transfer:8 \
   test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-images:10 test-containers:8 test-benches:12 test-fault:24
 
-.PHONY: help fuzz schemathesis large setup node quickstart test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist release bundle container clean
+.PHONY: help fuzz schemathesis large setup node quickstart s3-server test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist release bundle container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -129,8 +129,9 @@ test-integrations: integrations/.venv/wanted
 integrations/.venv/wanted: setup
 	@scripts/integrations.sh
 
-# The S3 server of tests is built where a group needs it, so that no other waits for it.
+# The S3 server of tests is built beside groups that do not need it: its crates may take long to come.
 test-transfer large bench: .tools/bin/s3s-fs
+s3-server: .tools/bin/s3s-fs
 .tools/bin/s3s-fs: setup
 	@scripts/setup.sh s3
 
