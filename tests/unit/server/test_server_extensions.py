@@ -114,7 +114,8 @@ def test_a_sentence_that_fails_or_is_no_link_breaks_no_page(
     install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
     install(extensions.PAGES, odd="SAYS")
-    empty: list[Any] = [kind(**dict.fromkeys(kind.__struct_fields__)) for kind in (JobDetail, CampaignRow)]
+    kinds: list[Any] = [JobDetail, CampaignRow]
+    empty = [kind(**dict.fromkeys(kind.__struct_fields__)) for kind in kinds]
     said = [link.address for about in empty for link in pages.links_of(about)]
     assert [each for each in said if "odd" in each] == []
     failed = [
