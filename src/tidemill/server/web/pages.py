@@ -21,7 +21,7 @@ CORE = frozenset(
         "caches", "hospital", "login", "logout", "live", "static",
     }
 )  # fmt: skip
-TAKEN = CORE | {"v1", "health", "metrics", "schema"}  #: and those of what are no pages
+TAKEN = CORE | {"v1", "health", "metrics", "schema"}  #: and those of the API, which has no pages
 _LOG = log.Log("server")
 
 
