@@ -38,7 +38,10 @@ def test_a_program_opens_what_its_file_says_where_its_slot_has_the_network(tmp_p
     assert preparer(tmp_path).opening(SPEC) == ([], "")
     closed = preparer(tmp_path, opens + "\nnetwork = false").opening(SPEC)[1]
     assert "network = false" in closed
-    assert "`network = true` in the application's file" in preparer(tmp_path, opens, shared=True).opening(SPEC)[1]
+    assert (
+        "`network = true` in the application's file"
+        in preparer(tmp_path, opens, shared=True).opening(SPEC)[1]
+    )
     assert preparer(tmp_path, opens + "\nnetwork = true", shared=True).opening(SPEC)[1] == ""
     assert preparer(tmp_path, opens, network="closed").opening(SPEC)[1] != ""
 
