@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from page import cell, settle
 
-from tidemill import config
+from tidemill import config, extensions
 
 SOURCE = Path(__file__).parent.parent / "src" / "tidemill"
 TITLES = {
@@ -54,6 +54,13 @@ refuses what is wrong.
 """
 #: how a file writes the head of a table that it may have several of, by how a key of it is written
 FORMS = {"[].": "[[{}]]", ".NAME.": "[{}.NAME]"}
+OF_EXTENSION = """# Settings of the extension `{name}`
+
+This reference lists the keys that the extension `{name}` adds to configuration files. How values are written, and the
+keys of credentials, stand on [the page of the core's settings](../../../docs/configuration.md).
+
+<!-- Drawn by `make gen` from the extension's records: edit those. -->
+"""
 ANCHOR = "credentials-five-keys-that-mean-the-same-everywhere"
 CREDENTIALS = """## Credentials: five keys that mean the same everywhere
 
@@ -149,13 +156,13 @@ def row(key: config.Key) -> str:
     return f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} | {default} | {cell(key.doc)} |"
 
 
-def credentials_row(keys: list[config.Key]) -> str:
+def credentials_row(keys: list[config.Key], anchor: str) -> str:
     """One row for the credentials of a table: which it has, which it needs, and what is particular of them there."""
     names = ", ".join(f"`{key.key}`" for key in keys)
     required = ", ".join(f"`{_last(key)}`" for key in keys if key.default is None)
     particular = [f"`{_last(key)}`: {key.doc}" for key in keys if key.doc != config.CREDENTIALS[_last(key)]]
     default = f"required: {required}" if required else "`none`"
-    return f"| {names} | [credentials](#{ANCHOR}) |  | {default} | {cell('. '.join(particular))} |"
+    return f"| {names} | [credentials]({anchor}) |  | {default} | {cell('. '.join(particular))} |"
 
 
 def _last(key: config.Key) -> str:
@@ -172,17 +179,36 @@ def drawn() -> str:
         parts.append("\n".join([f"## {title}", "", *([about, ""] if about else [])]))
         docs = {form.format(key.key): key.doc for key in config.repeated(record) for form in FORMS.values()}
         for head, keys in groups(record).items():
-            shown = [key for key in keys if key.is_credential]
-            lines = [
+            above = [
                 *([f"### `{head}`", ""] if head else []),
                 *([f"{docs[head]}.", ""] if docs.get(head) else []),
-                "| key | type | unit | default | what for |",
-                "|---|---|---|---|---|",
             ]
-            rows = [row(key) for key in keys if not key.is_credential]
-            parts.append("\n".join([*lines, *rows, *([credentials_row(shown)] if shown else []), ""]))
+            parts.append(table(above, keys, anchor=f"#{ANCHOR}"))
     return "\n".join(parts)
 
 
+def table(about: list[str], keys: list[config.Key], *, anchor: str) -> str:
+    """A table of keys below some lines; `anchor`: where the credentials are described."""
+    shown = [key for key in keys if key.is_credential]
+    lines = [*about, "| key | type | unit | default | what for |", "|---|---|---|---|---|"]
+    lines += [row(key) for key in keys if not key.is_credential]
+    return "\n".join([*lines, *([credentials_row(shown, anchor)] if shown else []), ""])
+
+
+def extension_pages() -> dict[str, str]:
+    """The pages on the settings of the installed extensions of this repository, by their paths from `docs`."""
+    pages: dict[str, list[str]] = {}
+    for record in records():
+        keys = config.describe(config.extended(record), inside=True)
+        for name, added in config.added(record).items():
+            owner = extensions.owner(extensions.SETTINGS, name)
+            head = [f"## `[{name}]` of `{added.file}`", "", inspect.getdoc(added.record) or "", ""]
+            own = [key for key in keys if key.key.startswith(f"{name}.")]
+            text = table(head, own, anchor=f"../../../docs/configuration.md#{ANCHOR}")
+            pages.setdefault(owner, [OF_EXTENSION.format(name=owner)]).append(text)
+    return {f"../extensions/{owner}/docs/settings.md": "\n".join(parts) for owner, parts in pages.items()}
+
+
 if __name__ == "__main__":
-    sys.exit(settle("configuration.md", drawn()))
+    drawn_pages = {"configuration.md": drawn()} | extension_pages()
+    sys.exit(max([settle(name, text) for name, text in drawn_pages.items()]))

@@ -26,6 +26,7 @@ PAGES = "tidemill.pages"
 ROUTES = "tidemill.routes"
 VIEWS = "tidemill.views"
 SDK = "tidemill.sdk"
+SETTINGS = "tidemill.settings"
 
 
 class Brings(NamedTuple):
@@ -39,6 +40,7 @@ class Brings(NamedTuple):
     routes: tuple[str, ...] = ()  #: first parts of addresses of its API, after `/v1/`
     views: tuple[str, ...] = ()  #: what sites show at the server
     sdk: tuple[str, ...] = ()  #: names that `tidemill` exports
+    settings: tuple[str, ...] = ()  #: tables of server.toml and site.toml
 
 
 KNOWN: dict[str, Brings] = {
@@ -52,7 +54,7 @@ KNOWN: dict[str, Brings] = {
 }
 _FIELDS = {
     VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views",
-    SDK: "sdk",
+    SDK: "sdk", SETTINGS: "settings",
 }  # fmt: skip
 
 
@@ -155,6 +157,11 @@ def find(group: str, name: str) -> Any:
     return None
 
 
+def owner(group: str, name: str) -> str:
+    """The installed extension that has this name in the group; empty if none has."""
+    return next((each.name for each in installed().values() if name in each.entries.get(group, {})), "")
+
+
 def fitting(group: str) -> set[str]:
     """The names that this group has in installed extensions of this version."""
     wrong = faults()
@@ -177,6 +184,7 @@ def missing(group: str, name: str) -> ConfigError | None:
     what = {
         VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`",
         PAGES: f"the page `/{name}`", ROUTES: f"`/v1/{name}`", VIEWS: f"the view `{name}`", SDK: f"`tidemill.{name}`",
+        SETTINGS: f"`[{name}]`",
     }[group]  # fmt: skip
     for extension, brings in KNOWN.items():
         if name in getattr(brings, _FIELDS[group]):

@@ -1,4 +1,4 @@
-"""The extension that docs/extensions.md shows: its verb, view, page and route, with a real server and site."""
+"""The extension that docs/extensions.md shows: its verb, setting, view, page and route, with a real server and site."""
 
 from __future__ import annotations
 
@@ -29,6 +29,20 @@ def test_the_extension_of_the_page_shows_what_sites_know_by_its_verb_its_page_an
         assert row["since_us"] != 0
         assert "/v1/reach" in made.client.get("/schema/openapi.json", dict[str, object])["paths"]  # type: ignore[operator]
         assert made.run("reach").stdout.splitlines()[1].split() == ["here", "True"]
+
+        made.stop()
+        settings = made.home / "server" / "server.toml"
+        settings.write_text('[reach]\nleft_out = ["there", "here"]\n')
+        made.start()
+        made.wait_for(
+            lambda: made.client.get("/v1/reach", list[dict[str, object]]) == [],
+            "`server.toml` leaves the site out",
+        )
+        settings.write_text("[reach]\nleft_out = 3\nlefty = 3\n")
+        refused = made.run("server", "run", "--config", str(settings))
+        assert refused.returncode == 2
+        assert "unknown key `reach.lefty`" in refused.stderr
+        assert "`reach.left_out` is `3`, expected list of text" in refused.stderr
 
 
 def test_it_is_short() -> None:

@@ -36,6 +36,9 @@ from tidemill.config.described import describe as describe
 from tidemill.config.described import repeated as repeated
 from tidemill.config.keys import CREDENTIALS as CREDENTIALS
 from tidemill.config.keys import DISCOVER, url_in
+from tidemill.config.tables import added as added
+from tidemill.config.tables import extended as extended
+from tidemill.config.tables import lacking
 from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -101,9 +104,10 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def convert(data: dict[str, Any], record: type[T], *, source: Path) -> T:
     """As `load`, of a table that was read already."""
-    reader = _Reader(source, record)
+    whole = extended(record)
+    reader = _Reader(source, whole)
     try:
-        found = reader.table(data, record, "")
+        found = reader.table(data, whole, "")
     except _NotedError:
         raise reader.together() from None
     if reader.errors:
@@ -165,7 +169,11 @@ class _Reader:
             raise self._refused(value, "a table", key, _table_hint(value, key, known))
         unknown = [name for name in value if name not in known]
         for name in unknown:
-            self._note(f"unknown key `{dot}{name}`", self._meant(key, name, known))
+            error = None if key else lacking(record, name)
+            if error is not None:
+                self._note(error.message, error.hint)
+            else:
+                self._note(f"unknown key `{dot}{name}`", self._meant(key, name, known))
         missing = [name for name, each in known.items() if each.field.required and name not in value]
         for name in missing if not unknown else ():  # one of the unknown keys may stand for it
             self._note(f"key `{dot}{name}` is missing", wanted(known[name].info))

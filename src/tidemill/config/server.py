@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from tidemill.errors import ConfigError
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server: `server.toml`."""
+
+    FILE: ClassVar[str] = "server.toml"
 
     dir: Annotated[
         Path | None,

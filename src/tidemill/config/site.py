@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -184,6 +184,8 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A site: `SITE/site.toml`."""
+
+    FILE: ClassVar[str] = "site.toml"
 
     name: Annotated[str, name_of(31, "_.-"), doc("Name of the site")]
     server: Annotated[

@@ -23,6 +23,7 @@ import uvicorn
 from tidemill import __version__, extensions, log
 from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
+from tidemill.config.tables import extended, tables_of
 from tidemill.config.tls import Bearer
 from tidemill.errors import ConfigError, SiteError, blaming, did_you_mean
 from tidemill.files import make_directories
@@ -188,7 +189,7 @@ def rules_of(config: ServerConfig) -> DispatchRules:
         site_lost_s=constants.SITE_LOST_S,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
         quotas=config.quotas, archive=Archive(archive_of(config)),
-        wards=wards_of(config), downtimes=config.downtimes,
+        wards=wards_of(config), downtimes=config.downtimes, added=tables_of(config),
     )  # fmt: skip
 
 
@@ -559,4 +560,4 @@ def _tcp(address: str) -> socket.socket:
 def entry(config: dict[str, Any]) -> int:
     """`run_server` for a configuration as plain data (paths as text), for tests and other processes."""
     log.to_stderr()
-    return run_server(msgspec.convert(config, ServerConfig, dec_hook=lambda kind, text: kind(text)))
+    return run_server(msgspec.convert(config, extended(ServerConfig), dec_hook=lambda kind, text: kind(text)))

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemill import config
 from tidemill.cli.arguments import Command, Parser, define_log_format
 from tidemill.cli.configfile import commented, with_examples, write_new
 from tidemill.cli.terminal import hint, say, show, show_json
@@ -152,8 +153,11 @@ def init(args: Namespace) -> int:
 
     path = (args.config or _home(args) / "server.toml").absolute()
     values = {"dir": json.dumps(str(path.parent))}
-    text = commented(ServerConfig, title="A Tidemill server", values=values)
-    write_new(path, with_examples(text, example.KEYS, example.TABLES))
+    text = commented(config.extended(ServerConfig), title="A Tidemill server", values=values)
+    examples = dict(example.KEYS)
+    for name, table in config.added(ServerConfig).items():
+        examples |= {f"{name}.{key}": value for key, value in table.examples.items()}
+    write_new(path, with_examples(text, examples, example.TABLES))
     _, schema = init_server(_read(args))
     if args.json:
         show_json({"config": str(path), "schema": schema})

@@ -198,6 +198,10 @@ class Call(NamedTuple):
         """The name of the owner, or site, that an answer must be about; None = any."""
         return own_name(self.identity, act)
 
+    def settings(self, name: str) -> Any:
+        """What an extension's table `[NAME]` of server.toml says."""
+        return self.dispatcher.rules.added[name]
+
     def silent(self) -> set[str]:
         """Names of sites that have not been heard for a while."""
         names = [row.name for row in self.session.rows("site_names")]

@@ -7,8 +7,10 @@ way the request came. Without the network: HTTP and messages call the same verbs
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple, get_args
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_args
 
 from msgspec import UNSET
 
@@ -90,6 +92,7 @@ class DispatchRules(NamedTuple):
     data_wait_s: float = DATA_WAIT_S
     wards: tuple[Ward, ...] = ()
     downtimes: Downtimes = Downtimes()
+    added: Mapping[str, Any] = MappingProxyType({})  #: tables of extensions, by name
 
 
 class Dispatcher:

@@ -65,6 +65,10 @@ class PageRequest(NamedTuple):
         self.require(act)
         return own_name(self.identity, act)
 
+    def settings(self, name: str) -> Any:
+        """What an extension's table `[NAME]` of server.toml says."""
+        return self.dispatcher.rules.added[name]
+
     def campaign(self) -> CampaignKey | None:
         """The campaign that `campaign` of the address means; None = it names none. Raises MissingError."""
         named = self.query.text("campaign")
