@@ -6,7 +6,7 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 
-from tidemill.report.muon_pairs import PLOT_COLOURS, MassHistogram, part
+from tidemill.cli.start.muon_pairs import PLOT_COLOURS, MassHistogram, part
 
 EDGES = [2.0 * k for k in range(101)]
 PEAK = [100.0 if low == 90 else 1.0 if 60 <= low < 120 else 7.0 for low in EDGES[:-1]]

@@ -1,4 +1,4 @@
-"""Text of payloads, sites and jobs as a terminal may show it. Pure; imports nothing heavy.
+"""Text of payloads, sites and jobs as a terminal or a spreadsheet may show it. Pure; imports nothing heavy.
 
 A terminal obeys control characters wherever they come from: they move the cursor, retitle the window, fill the
 clipboard (ECMA-48, `OSC 52`), and bidirectional overrides show text in another order than it has (Unicode TR 36).
@@ -36,6 +36,11 @@ def printable_lines(text: str) -> str:
 def escaped(text: str) -> str:
     """The text in ASCII, with all other characters as JSON escapes."""
     return text if text.isascii() else _NOT_ASCII.sub(_escape, text)
+
+
+def harmless(text: str) -> str:
+    """The text for a cell of CSV: spreadsheets run what begins like a formula, unless an apostrophe is before it."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.charts.bars import SHARES_WIDTH, Bar, bars, shares
 from tidemill.charts.svg import Frame, stepped
-from tidemill.charts.time import Layer, area, clock_text, layers
+from tidemill.charts.time import Layer, area, clock_text, layers, nice_ceiling
 
 EVIL = "<script>&'\"]]>"
 
@@ -23,7 +23,8 @@ def test_a_chart_of_any_words_is_well_formed_and_named(values: list[float]) -> N
         shares([Bar(EVIL, value, EVIL, EVIL) for value in values], title=EVIL),
     ]
     for each in drawn:
-        assert ElementTree.fromstring(each).attrib["aria-label"] == EVIL
+        root = ElementTree.fromstring(each)
+        assert (root.attrib["role"], root.attrib["aria-label"]) == ("img", EVIL)
         assert "style=" not in each
 
 
@@ -54,3 +55,20 @@ def test_layers_stand_upon_each_other() -> None:
 @pytest.mark.parametrize(("span_s", "words"), [(60, "00:01:40"), (7_200, "00:01"), (90_000, "01 Jan 00:01")])
 def test_times_of_an_axis_are_as_exact_as_its_length_asks_for(span_s: float, words: str) -> None:
     assert clock_text(100.0, span_s) == words
+
+
+def test_axes_of_counts_have_whole_numbers() -> None:
+    for top in (1, 2, 3, 5, 7, 12, 45, 99, 130):
+        ticks = re.findall(
+            r'text-anchor="end"[^>]*>([^<]+)<',
+            area([top], start_us=1_800_000_000_000_000, bin_s=1, title="t", text=str),
+        )
+        assert all(float(each) == int(float(each)) for each in ticks if ":" not in each), ticks
+
+
+@pytest.mark.parametrize(
+    ("value", "top"),
+    [(0, 1), (0.07, 0.08), (1, 1), (3, 3), (183, 200), (999, 1000), (1001, 1200), (1.086, 1.2)],
+)
+def test_axes_end_at_short_numbers(value: float, top: float) -> None:
+    assert nice_ceiling(value) == pytest.approx(top)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill import log
-from tidemill.printable import printable_line, printable_lines
+from tidemill.printable import harmless, printable_line, printable_lines
 
 OBEYED = [
     *range(9),
@@ -70,3 +70,9 @@ def test_logs_move_no_cursor(form: log.Form, capsys: pytest.CaptureFixture[str])
     assert told == printable_lines(told)
     if form == "json":
         assert json.loads(told)["reason"] == "x\x1b]0;owned\x07\x9b\u202e"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum(a)", "\t=1", "\r=1", "\n=1"])
+def test_no_cell_begins_like_a_formula(text: str) -> None:
+    assert harmless(text) == f"'{text}"
+    assert harmless(f"a{text}") == f"a{text}"

@@ -187,11 +187,34 @@ def show_table(
 def plain_table(
     headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = (), width: int = 0
 ) -> str:
-    """A table as lines of text; what a cell holds starts no line of its own."""
-    from tidemill.report.tables import text_table
+    """A table as lines of text: columns apart by two spaces, those in `right` flush right. What a cell holds starts no
+    line of its own. With a `width` > 0 the last column is cut where lines would be longer."""
+    found = [[printable_line(str(cell).replace("\n", " ")) for cell in row] for row in rows]
+    cells = [list(headers), *found]
+    widths = [max(_width(row[k]) for row in cells) for k in range(len(headers))]
+    lines = []
+    for row in cells:
+        parts = [
+            " " * (widths[k] - _width(cell)) + cell if k in right else cell + " " * (widths[k] - _width(cell))
+            for k, cell in enumerate(row)
+        ]
+        lines.append(_cut("  ".join(parts).rstrip(), width))
+    return "\n".join(lines)
 
-    cells = [[printable_line(str(cell).replace("\n", " ")) for cell in row] for row in rows]
-    return text_table(headers, cells, right=right, width=width)
+
+def _cut(text: str, width: int) -> str:
+    """The text, at most `width` characters wide with an ellipsis at its end; 0 = no limit."""
+    if width <= 0 or _width(text) <= width:
+        return text
+    return text[: max(0, width - 1)] + "…"
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def pass_on(output: Iterable[bytes | str], *, to_stderr: bool = False, raw: bool = False) -> None:

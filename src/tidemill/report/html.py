@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import resources
 
-from tidemill import __version__, clock
+from tidemill import clock
 from tidemill.charts.bars import Bar, bars, shares
+from tidemill.charts.page import cards, code, document, figure, section, table
 from tidemill.charts.time import area
+from tidemill.client.causes import CauseGroup
 from tidemill.model.campaign import shown_names
 from tidemill.model.failure import POLICY
 from tidemill.model.figures.activity import Course
@@ -23,7 +24,7 @@ from tidemill.model.quantities import (
     short_text,
     times_text,
 )
-from tidemill.report.query import CauseGroup, ReportData, Timeline
+from tidemill.report.query import ReportData, Timeline
 from tidemill.wire.api import AllocationRow, CampaignRow, SiteRow
 from tidemill.wire.hospital import WardRow
 
@@ -55,31 +56,6 @@ def page(data: ReportData, *, more: str = "") -> str:
         _wards(data.wards),
     ]
     return document(data.title, _span(data), "\n".join(parts), made_us=data.made_us)
-
-
-def document(title: str, subtitle: str, body: str, *, made_us: int, reload_s: int = 0) -> str:
-    """A whole page around `body`, which is HTML. `reload_s`: a browser reads it again as often; 0 = it is final."""
-    style = resources.files("tidemill.report").joinpath("style.css").read_text(encoding="utf-8")
-    title = escape(title)
-    reload = f'\n<meta http-equiv="refresh" content="{reload_s}">' if reload_s else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">{reload}
-<title>Tidemill: {title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<main>
-<header><h1>{title}</h1><div class="soft">{escape(subtitle)}</div></header>
-{body}
-<footer>Made by Tidemill {escape(__version__)} at {clock.utc_text(made_us)}. All times are UTC.</footer>
-</main>
-</body>
-</html>
-"""
 
 
 def _span(data: ReportData) -> str:
@@ -124,15 +100,6 @@ def _facts(data: ReportData) -> str:
         ("peak memory", bytes_text(max((row.usage.rss_kb for row in rows), default=0) * 1024), ""),
     ]
     return cards(facts)
-
-
-def cards(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Names and values that come first on a page; the third word colours one (`bad`, `good` or none)."""
-    drawn = "".join(
-        f'<div class="fact{" " + kind if kind else ""}"><b>{escape(value)}</b>{escape(name)}</div>'
-        for name, value, kind in facts
-    )
-    return f'<section class="facts">{drawn}</section>'
 
 
 def _progress(data: ReportData) -> str:
@@ -408,42 +375,3 @@ def _cpu_share(row: CampaignRow) -> float | None:
 
 def _grade(share: float) -> str:
     return "good" if share >= 0.8 else "warn" if share >= 0.4 else "bad"
-
-
-def section(title: str, body: str) -> str:
-    """A part of a page; `body` is HTML."""
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
-
-
-def figure(caption: str, drawn: str) -> str:
-    """A drawing with its caption."""
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{drawn}</figure>"
-
-
-def table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Iterable[int] = (),
-    whole: Iterable[int] = (),
-) -> str:
-    """A table of texts; columns in `right` are numbers, those in `whole` short texts that stay on one line."""
-    numeric, unbroken = set(right), set(whole)
-    kinds = [
-        "n" if k in numeric else "whole" if k in unbroken else "name" if k == 0 else ""
-        for k in range(len(heads))
-    ]
-    head = "".join(f'<th class="{kind}">{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td class="{kind}">{code(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def code(text: str) -> str:
-    """Escaped text with its backticks as code."""
-    pieces = escape(text).split("`")
-    return "".join(f"<code>{piece}</code>" if k % 2 else piece for k, piece in enumerate(pieces))

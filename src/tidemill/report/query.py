@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from tidemill import clock
+from tidemill.client.causes import CauseGroup, group_failures
 from tidemill.client.client import Client
 from tidemill.errors import JobError
-from tidemill.model.failure import FailureClass, cause_of, step_after
 from tidemill.model.figures.activity import REPORTED_S, Course, counted, course
 from tidemill.report.core_hours import CoreHoursReport, core_hours
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
@@ -22,18 +22,6 @@ FAILURES_MAX = 10_000
 ALLOCATIONS_MAX = 1_000
 TIME_US_MAX = 1 << 62  #: later than anything
 BINS = 72
-EXAMPLES_MAX = 5
-
-
-class CauseGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures of one class and one cause (messages that differ in numbers only are one cause)."""
-
-    failure: FailureClass
-    cause: str
-    count: int
-    final: int
-    examples: list[FailureRow]
-    next_step: str = ""  #: for the first of the examples
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,33 +122,6 @@ def timeline(
         course=drawn, known=counted(found), events=sum(row.events_done for row in shown),
         partial=len(campaigns) > CAMPAIGNS_MAX,
     ) if shown else None  # fmt: skip
-
-
-def group_failures(rows: Iterable[FailureRow | None]) -> list[CauseGroup]:
-    """Failures by class and cause, the most frequent first."""
-    groups: dict[tuple[FailureClass, str], list[FailureRow]] = {}
-    for row in rows:
-        if row is not None:
-            groups.setdefault((row.evidence.failure, cause_of(row.evidence)), []).append(row)
-    made = [_group(failure, cause, members) for (failure, cause), members in groups.items()]
-    return sorted(made, key=lambda group: (-group.count, group.failure, group.cause))
-
-
-def _group(failure: FailureClass, cause: str, members: list[FailureRow]) -> CauseGroup:
-    examples = sorted(members, key=lambda each: not each.final)[:EXAMPLES_MAX]
-    return CauseGroup(
-        failure=failure,
-        cause=cause,
-        count=len(members),
-        final=sum(each.final for each in members),
-        examples=examples,
-        next_step=step_of(examples[0]),
-    )
-
-
-def step_of(row: FailureRow) -> str:
-    """What to do about a failure."""
-    return step_after(row.evidence, job=row.job, event=row.event)
 
 
 def _within(row: FailureRow, since_us: int | None, until_us: int | None) -> FailureRow | None:

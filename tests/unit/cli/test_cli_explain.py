@@ -14,13 +14,13 @@ from tidemill.cli.jobs.follow import standing
 from tidemill.cli.jobs.job import _facts, _show_failures, used_text
 from tidemill.cli.jobs.logs import _failed_try, _tell_none
 from tidemill.cli.jobs.outcome import _tell_left
+from tidemill.client.causes import step_of
 from tidemill.client.client import Client
 from tidemill.client.event_states import states
 from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, Pack
-from tidemill.report.query import step_of
 from tidemill.wire.api import (
     AT_WORK,
     Attempt,

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tidemill.cli.terminal import plain_table
+
 DEADLINE_S = 60.0
 
 TOP = """
@@ -67,6 +69,11 @@ def test_the_url_of_the_web_pages_reaches_a_pipe_while_they_are_served(tmp_path:
                 assert process.stdout.readline().startswith(begins)
             finally:
                 process.kill()
+
+
+def test_tables_align_numbers_right_and_are_cut_at_the_width() -> None:
+    text = plain_table(["N", "NAME"], [[1, "a"], [100, "long name"]], right=(0,), width=10)
+    assert text.splitlines() == ["  N  NAME", "  1  a", "100  long…"]
 
 
 MIXED = """

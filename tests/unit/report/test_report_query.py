@@ -1,21 +1,15 @@
-"""Reports: grouping, timelines, text, figures and the page."""
+"""A report asked from the server: its page."""
 
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 
-import pytest
-
-from tidemill.charts.bars import Bar, bars
-from tidemill.charts.time import area, nice_ceiling
-from tidemill.cli.jobs.errors import amount_text, example_lines
+from tidemill.client.causes import group_failures
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.figures.activity import Changes, Span, activity, add, course
-from tidemill.model.quantities import bytes_text, duration_text, percent_text, rate_text
+from tidemill.model.quantities import bytes_text
 from tidemill.report.html import page
-from tidemill.report.query import ReportData, Timeline, group_failures
-from tidemill.report.tables import text_table
+from tidemill.report.query import ReportData, Timeline
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, PayloadUsage, SiteRow
 from tidemill.wire.far import CacheFigures, CacheView
 
@@ -53,83 +47,6 @@ def _data(**changed: object) -> ReportData:
     return ReportData(**{**values, **changed})  # type: ignore[arg-type]
 
 
-def test_equal_failures_are_one_line_with_their_number() -> None:
-    lines = example_lines(
-        [_failure(7, "exit status 1"), _failure(7, "exit status 1"), _failure(8, "exit status 1")]
-    )
-    assert lines == [
-        "job 1 event 7 seed 8 at here on n1: exit status 1 (2 times)",
-        "job 1 event 8 seed 9 at here on n1: exit status 1",
-    ]
-
-
-def test_failures_that_differ_in_numbers_only_are_one_cause() -> None:
-    rows = [_failure(k, f"event {k} at 0x7f{k}a", tail=f"bad value {k}.5") for k in range(5)]
-    (group,) = group_failures([*rows, None])
-    assert (group.count, group.cause) == (5, "event N at N: bad value N")
-
-
-def test_a_digest_is_left_out_of_a_cause_as_a_whole() -> None:
-    rows = [
-        _failure(k, f"has digest sha256:{str(k) * 2}ce{'1f' * 30}, approved is sha256:0") for k in range(3)
-    ]
-    rows = [*rows, _failure(3, "has digest sha256:3, approved is sha256:4", tail="found sha256:" + "d0" * 32)]
-    causes = [group.cause for group in group_failures(rows)]
-    told = "has digest sha256:..., approved is sha256:..."
-    assert causes == [told, f"{told}: found sha256:..."]
-
-
-def test_exit_statuses_tell_causes_apart_whatever_the_event() -> None:
-    rows = [_failure(k, f"exit status {k % 2 + 3}", status=k % 2 + 3, tail=f"event {k}") for k in range(8)]
-    assert {group.cause for group in group_failures(rows)} == {
-        "exit status 3: event N",
-        "exit status 4: event N",
-    }
-
-
-def test_an_event_whose_number_is_the_exit_status_has_the_cause_of_the_others() -> None:
-    rows = [_failure(k, f"output `plot`: `plot-{k}.txt` is missing", status=0) for k in range(3)]
-    (group,) = group_failures(rows)
-    assert group.cause == "output `plot`: `plot-N.txt` is missing"
-
-
-def test_files_that_lie_where_an_output_is_missing_do_not_tell_causes_apart() -> None:
-    has = "; the work directory has "
-    rows = [_failure(k, f"output `h`: `h.dat` is missing{has}`{name}`") for k, name in enumerate("ab")]
-    assert [each.cause for each in group_failures(rows)] == ["output `h`: `h.dat` is missing"]
-    rows = [
-        _failure(k, "exit status 125", tail=f"tidemill: CMD left nothing{has}`{name}`")
-        for k, name in enumerate("ab")
-    ]
-    assert [each.cause for each in group_failures(rows)] == ["exit status N: tidemill: CMD left nothing"]
-
-
-def test_the_most_frequent_cause_is_first_and_shows_a_final_failure_first() -> None:
-    rows = [_failure(0, "rare"), _failure(1, "often"), _failure(2, "often", final=True)]
-    first, second = group_failures(rows)
-    assert (first.cause, first.final, first.examples[0].event, second.cause) == ("often", 1, 2, "rare")
-
-
-def test_where_stderr_is_empty_the_next_step_is_to_read_stdout() -> None:
-    (quiet,) = group_failures([_failure(3, "output `plot` is missing", tail=" \n")])
-    assert "its stderr is empty, read its stdout, if any: `tidemill job logs 1 --event 3`" in quiet.next_step
-    (loud,) = group_failures([_failure(3, "exit status 1", tail="no such file")])
-    assert "read its stderr: `tidemill job logs 1 --event 3`" in loud.next_step
-
-
-@pytest.mark.parametrize(
-    ("failures", "final", "text"),
-    [
-        (3, 1, "3 failures, 1 final"),
-        (1, 1, "1 failure, 1 final"),
-        (2, 0, "2 failures, none final: they ran again"),
-        (1, 0, "1 failure, none final: it ran again"),
-    ],
-)
-def test_how_often_something_failed_does_not_sound_good(failures: int, final: int, text: str) -> None:
-    assert amount_text(failures, final) == text
-
-
 def _timeline(*ends_s: float, events: int | None = None) -> Timeline:
     changes: Changes = {}
     for end_s in ends_s:
@@ -156,15 +73,6 @@ def test_an_idle_gap_is_a_gap_and_the_sum_stays_at_its_end() -> None:
 def test_a_page_says_of_how_many_events_it_does_not_know_the_time() -> None:
     assert "Times are known of 2 of 7 events" in page(_data(timeline=_timeline(1, 2, events=7)))
     assert "Times are known of" not in page(_data(timeline=_timeline(1, 2)))
-
-
-def test_axes_of_counts_have_whole_numbers() -> None:
-    for top in (1, 2, 3, 5, 7, 12, 45, 99, 130):
-        ticks = re.findall(
-            r'text-anchor="end"[^>]*>([^<]+)<',
-            area([top], start_us=NOW, bin_s=1, title="t", text=str),
-        )
-        assert all(float(each) == int(float(each)) for each in ticks if ":" not in each), ticks
 
 
 def test_the_page_is_self_contained_and_escapes_what_payloads_wrote() -> None:
@@ -221,42 +129,3 @@ def test_the_page_shows_what_caches_did_and_which_figure_to_believe() -> None:
     assert "theirs" not in text  # its own site reports it
     assert "4000000000000" not in text
     assert "Caches" not in page(_data(sites=[_site()]))
-
-
-def test_figures_are_well_formed_and_named() -> None:
-    drawn = [
-        area([0.0, 3.0, 2.0], start_us=NOW, bin_s=60, title="a & b", text=str),
-        bars([Bar("<x>", 0.0, "0"), Bar("y", 2.0, "2")], title="bars"),
-    ]
-    for svg in drawn:
-        root = ElementTree.fromstring(svg)
-        assert root.attrib["role"] == "img"
-        assert root.attrib["aria-label"]
-
-
-@pytest.mark.parametrize(
-    ("value", "top"),
-    [(0, 1), (0.07, 0.08), (1, 1), (3, 3), (183, 200), (999, 1000), (1001, 1200), (1.086, 1.2)],
-)
-def test_axes_end_at_short_numbers(value: float, top: float) -> None:
-    assert nice_ceiling(value) == pytest.approx(top)
-
-
-def test_numbers_as_people_read_them() -> None:
-    assert [duration_text(s) for s in (None, 0.44, 12, 185, 7620, 273600)] == [
-        "-", "0.4 s", "12 s", "3 m 05 s", "2 h 07 m", "3 d 04 h",
-    ]  # fmt: skip
-    assert [bytes_text(n) for n in (0, 512, 1500, 20_000_000, 999_600)] == [
-        "0 B",
-        "512 B",
-        "1.5 kB",
-        "20 MB",
-        "1 MB",
-    ]
-    assert [percent_text(s) for s in (None, 0.5, 0.994, 1.0)] == ["-", "50 %", "99.4 %", "100 %"]
-    assert [rate_text(r) for r in (None, 0.1234, 1234.5)] == ["-", "0.123", "1,234"]
-
-
-def test_tables_align_numbers_right_and_are_cut_at_the_width() -> None:
-    text = text_table(["N", "NAME"], [[1, "a"], [100, "long name"]], right=(0,), width=10)
-    assert text.splitlines() == ["  N  NAME", "  1  a", "100  long…"]

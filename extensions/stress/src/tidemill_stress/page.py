@@ -9,9 +9,9 @@ from html import escape
 from tidemill.charts.axes import Axis, ceiling, nice_step
 from tidemill.charts.bars import Bar, bars
 from tidemill.charts.histogram import Panel, Steps, histogram
+from tidemill.charts.page import code, document, figure, section, table
 from tidemill.charts.points import Point, points
 from tidemill.charts.time import area
-from tidemill.report.html import code, document, figure, section, table
 from tidemill_stress.analysis import Analysis, Figures, StepResult
 from tidemill_stress.knee import Knee
 from tidemill_stress.payloads import Payload

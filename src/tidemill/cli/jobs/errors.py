@@ -40,8 +40,8 @@ def define(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Print groups of failures, the most frequent first."""
+    from tidemill.client.causes import group_failures
     from tidemill.model.failure import POLICY
-    from tidemill.report.query import group_failures
 
     words = [each for each in (args.name, None if args.job is None else str(args.job)) if each is not None]
     what = named(words, args.campaign, verb="errors", several=False)

@@ -58,7 +58,7 @@ def _explain_events(client: Client, detail: JobDetail, args: Namespace) -> int:
 
 def explain(args: Namespace) -> int:
     """Print the one cause that holds a job up, how far it is, or how it ended."""
-    from tidemill.report.query import step_of
+    from tidemill.client.causes import step_of
 
     client = client_of(args)
     detail = client.job(one_job(client, args.job))

@@ -12,8 +12,8 @@ from tidemill.errors import TidemillError
 from tidemill.model.quantities import count_text, counted_text
 
 if TYPE_CHECKING:
+    from tidemill.client.causes import CauseGroup
     from tidemill.client.client import Client, Submission
-    from tidemill.report.query import CauseGroup
     from tidemill.wire.api import CampaignRow, FailureRow, JobDetail, JobRow
 
 FAILURES_TOLD = 20  #: jobs whose failures are printed after a retry: two requests for each
@@ -177,7 +177,7 @@ def hint_undelivered(job: JobDetail) -> bool:
 
 
 def _failure_groups(client: Client, job: JobDetail) -> list[CauseGroup]:
-    from tidemill.report.query import group_failures
+    from tidemill.client.causes import group_failures
 
     return group_failures(standing(job, client.failures(job=job.row.id, limit=1000)))
 

@@ -15,7 +15,7 @@ from tidemill.model.figures.job_classes import UNKNOWN, length_bounds, length_te
 from tidemill.model.quantities import count_text, counted_text, duration_text
 
 if TYPE_CHECKING:
-    from tidemill.report.harm import ClassHarm, Delay, Harm, YieldAct
+    from tidemill.harvest.account.delays import ClassHarm, Delay, Harm, YieldAct
 
 NAMES_MAX = 5
 
@@ -40,7 +40,7 @@ def define(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Print regular jobs that started, the part of their wait that Tidemill caused, and the totals. Raises SiteError
     for an unknown job."""
-    from tidemill.report.harm import harm, read_records
+    from tidemill.harvest.account.delays import harm, read_records
 
     since_s = None if args.since is None else args.since / 1e6
     # A job may have waited for long: to show one, everything is read.

@@ -254,7 +254,7 @@ def merge_profiles(args: Namespace) -> int:
     """Write several profiles as one."""
     from tidemill.files import write_whole
     from tidemill.image.profile import encode_profile
-    from tidemill.report.profile import headline, summary
+    from tidemill.image.profile_page import headline, summary
 
     _check_writable(args.output)
     merged = _merged(args.profiles)
@@ -269,7 +269,7 @@ def merge_profiles(args: Namespace) -> int:
 def explain_profiles(args: Namespace) -> int:
     """Print which search paths fail, and what avoids it."""
     from tidemill.image.explain import explain
-    from tidemill.report.profile import fix_lines
+    from tidemill.image.profile_page import fix_lines
 
     profile = _merged(args.profiles)
     found = explain(profile) if args.no_look else explain(profile, listing=_names)
@@ -311,9 +311,9 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
     """Tables to stderr after a run and to stdout else; numbers to stdout; drawings to their files."""
     from tidemill import clock
     from tidemill.files import write_whole
+    from tidemill.image import profile_page as report
     from tidemill.image.explain import explain
     from tidemill.image.profile import gaps
-    from tidemill.report import profile as report
 
     if args.svg is not None:
         write_whole(args.svg, report.svg(profile).encode(), mode=0o644)
@@ -342,7 +342,7 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
 
 
 def _tell_explanation(found: Explanation, *, all_entries: bool) -> None:
-    from tidemill.report.profile import ENTRY_HEADS, entry_cells, fix_lines, group_cells
+    from tidemill.image.profile_page import ENTRY_HEADS, entry_cells, fix_lines, group_cells
 
     per_run = f" in {count_text(found.runs)} runs" if found.runs > 1 else ""
     show(

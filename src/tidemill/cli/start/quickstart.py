@@ -191,7 +191,7 @@ def _analyse(number: int, job: int, output: str) -> JobSpec:
 
 def _report(client: Client, place: Path) -> ReportData:
     from tidemill.cli.jobs.report import write_html
-    from tidemill.report import muon_pairs
+    from tidemill.cli.start import muon_pairs
     from tidemill.report.query import gather
 
     data = gather(client)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tidemill.harvest.account.delays import Harm
 from tidemill.model.quantities import ratio
-from tidemill.report.harm import Harm
 from tidemill.report.operation.failures import FailureKey
 from tidemill.report.operation.jobs import OF_DAY, SUMS, JobSums
 from tidemill.report.operation.machine import HOUR_US, AllocationMonth, BackfillMonth, SiteMonth

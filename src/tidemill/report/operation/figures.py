@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.charts.axes import Axis, ceiling, scale_of
 from tidemill.charts.histogram import NARROW, WIDTH, Panel, Points, Steps, histogram
-from tidemill.report.harm import Harm
+from tidemill.harvest.account.delays import Harm
 from tidemill.report.operation.moments import BINS_PER_DECADE, Spread
 from tidemill.report.operation.performance import WIDE
 from tidemill.report.operation.sheet import Sheet

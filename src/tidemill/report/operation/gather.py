@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemill.report.harm import Harm
+from tidemill.harvest.account.delays import Harm
 from tidemill.report.operation import accounts, performance, stress
 from tidemill.report.operation.failures import FailureKey, count_failures
 from tidemill.report.operation.jobs import JobSums, TraceFigures

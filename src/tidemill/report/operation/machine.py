@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.report.harm import Harm, harm, read_records
+from tidemill.harvest.account.delays import Harm, harm, read_records
 from tidemill.report.operation.source import ReportFiles
 from tidemill.server.archive.operation import month_of
 

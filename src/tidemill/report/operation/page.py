@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from html import escape
 
 from tidemill import clock
+from tidemill.charts.page import captioned, cards, code, document, numbered, pair, section, table
 from tidemill.model.failure import FailureClass, FaultKind
 from tidemill.model.quantities import count_text, percent_text, ratio
-from tidemill.report.captions import captioned, numbered, pair
-from tidemill.report.html import cards, code, document, section, table
 from tidemill.report.operation import figures, stress
 from tidemill.report.operation.gather import OperationReport, nothing
 from tidemill.report.operation.jobs import ESTIMATED, EVENT, SETUP

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tidemill.errors import ConfigError, install_hint
 from tidemill.files import make_readable, write_whole
-from tidemill.report.spreadsheets import harmless
+from tidemill.printable import harmless
 
 Value = str | int | float | None
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError
-from tidemill.report.spreadsheets import harmless
+from tidemill.printable import harmless
 from tidemill_study.accounting.records import PastJob
 from tidemill_study.report.reconcile import Pair, Reconciliation, month_span
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from tidemill.charts.page import captioned, cards, document, numbered, pair, section, table
 from tidemill.harvest.account.promise import SENTENCE, PromiseState
 from tidemill.harvest.account.waits import RelativeChange
 from tidemill.model.figures.job_classes import length_text
 from tidemill.model.quantities import count_text, duration_text, short_text, times_text
-from tidemill.report.captions import captioned, numbered, pair
-from tidemill.report.html import cards, document, section, table
 from tidemill_study.accounting.idle import HoleClass
 from tidemill_study.report import opportunity_figures as figures
 from tidemill_study.report.opportunity import Harvestable, Opportunity

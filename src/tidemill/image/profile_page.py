@@ -9,11 +9,11 @@ from html import escape
 import msgspec
 
 from tidemill import clock
+from tidemill.charts.page import cards, document, figure, section, table
 from tidemill.charts.time import Layer, layers
 from tidemill.image.explain import EntryVerdict, Explanation
 from tidemill.image.profile import CALLS, Area, Bin, Profile
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
-from tidemill.report.html import cards, document, figure, section, table
 
 CHART_LINES_MAX = 24
 CHART_WIDTH = 48

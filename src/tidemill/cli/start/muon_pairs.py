@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from tidemill.charts.axes import Axis
 from tidemill.charts.histogram import Panel, Points, Steps, histogram
+from tidemill.charts.page import figure, section
 from tidemill.charts.time import nice_ceiling
 from tidemill.model.quantities import count_text
-from tidemill.report.html import figure, section
 
 Z_GEV = 91.19  #: mass of the Z boson: Particle Data Group, Review of Particle Physics (2024), 91.1880 +- 0.0020 GeV
 SHOWN_GEV = (60.0, 120.0)
