@@ -42,7 +42,7 @@ STATES = {
 
 
 def page(data: ReportData, *, more: str = "") -> str:
-    """The page. `more`: parts of the caller's own, as HTML, behind the first figures."""
+    """The page. `more`: a part of the user's own, as HTML, behind the first figures."""
     parts = [
         _facts(data),
         _progress(data),

@@ -156,9 +156,12 @@ def test_outputs_are_listed_and_copied(home: Home) -> None:
 
 def test_a_report_page_is_written(home: Home) -> None:
     home.run("run", "--", "true")
-    done = home.run("report", "--html", "report.html")
+    (home.work / "part.html").write_text("<section><h2>Ours</h2></section>")
+    done = home.run("report", "--html", "report.html", "--part", "part.html")
     assert done.returncode == 0, done.stderr
-    assert (home.work / "report.html").read_text().startswith("<!doctype html>")
+    page = (home.work / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "<section><h2>Ours</h2></section>" in page
 
 
 def test_retry_runs_what_failed_again(home: Home) -> None:

@@ -104,3 +104,13 @@ def test_parquet_without_pyarrow_tells_the_command(
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["report", "--archive", str(archive), "--parquet", "out"]) == 2
     assert "pip install --find-links dist 'tidemill[archive]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--html", "r.html", "--local"], ["--html", "r.html", "--archive", "x"]]
+)
+def test_a_part_needs_the_page_of_a_report_from_the_server(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--part", "p.html", *words]) == 2
+    assert "--part needs the page of a report from the server" in capsys.readouterr().err

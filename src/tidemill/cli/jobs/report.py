@@ -12,7 +12,7 @@ from tidemill.cli.core_hours import print_core_hours
 from tidemill.cli.jobs import operation_report
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
-from tidemill.files import write_whole
+from tidemill.files import read_bounded, write_whole
 from tidemill.model.campaign import shown_names
 from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tidemill.report.query import ReportData
     from tidemill.wire.api import CampaignRow
     from tidemill.wire.hospital import WardRow
+
+PART_BYTES_MAX = 50_000_000
 
 
 def define(parser: Parser) -> None:
@@ -35,19 +37,28 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write one self-contained page (default: tables)"
     )
+    parser.add_argument(
+        "--part",
+        type=Path,
+        metavar="FILE",
+        help="with --html: a part of your own, as HTML, that the page shows behind the first figures (default: none)",
+    )
     operation_report.define(parser)
 
 
 def run(args: Namespace) -> int:
     """Print or write a report."""
-    if operation_report.is_wanted(args):
+    from_files = operation_report.is_wanted(args)
+    if args.part is not None and (from_files or args.html is None):
+        raise ConfigError("--part needs the page of a report from the server", hint="add --html FILE")
+    if from_files:
         return operation_report.run(args)
     from tidemill.report.core_hours import sheets
     from tidemill.report.query import gather
 
     data = gather(client_of(args), campaign=args.campaign, since_us=args.since, until_us=args.until)
     if args.html is not None:
-        write_html(args.html, data)
+        write_html(args.html, data, more="" if args.part is None else read_part(args.part))
         say(f"wrote `{args.html}`")
     if args.csv is not None and data.core_hours is not None:
         operation_report.write_tables(args.csv, sheets(data.core_hours))
@@ -58,8 +69,19 @@ def run(args: Namespace) -> int:
     return 0
 
 
+def read_part(path: Path) -> str:
+    """A part of a page that the user wrote, as HTML. Raises ConfigError, SiteError."""
+    found = read_bounded(path, PART_BYTES_MAX)
+    if found is None:
+        raise ConfigError(f"there is no file `{path}`")
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"`{path}` is not valid UTF-8") from error
+
+
 def write_html(path: Path, data: ReportData, *, more: str = "") -> None:
-    """Write the page, with parts of the caller's own (HTML); under its name it is only ever seen whole."""
+    """Write the page, with a part of the user's own (HTML); under its name it is only ever seen whole."""
     from tidemill.report.html import page
 
     write_whole(path, page(data, more=more).encode(), mode=0o644, failure=ConfigError)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
@@ -13,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill import clock
+from tidemill import clock, extensions
 from tidemill.cli.arguments import Command, Parser, count
-from tidemill.cli.terminal import hint, say, show_json
+from tidemill.cli.terminal import flush, hint, say, show_json
 from tidemill.errors import ConfigError, SiteError, install_hint
 from tidemill.files import make_readable
 from tidemill.model.quantities import bytes_text, count_text, duration_text
@@ -23,7 +25,6 @@ from tidemill.model.quantities import bytes_text, count_text, duration_text
 if TYPE_CHECKING:
     from tidemill.client.client import Client
     from tidemill.model.job import JobSpec
-    from tidemill.report.query import ReportData
 
 EVENTS = 2000
 JOBS = 3  #: generation jobs; each is followed by an analysis of its events
@@ -70,20 +71,22 @@ def run(args: Namespace) -> int:
     with _home(place, keep=args.keep) as home:
         client = _start(home)
         say(f"a server and a site run on this machine ({duration_text(clock.monotonic_s() - started_s)})")
-        failed = _campaign(client, place, events=args.events, quiet=args.json)
-        data = _report(client, place)
+        name, failed = _campaign(client, place, events=args.events, quiet=args.json)
+        data = _report(client, home, place, name)
+        if data is not None and not args.json:
+            _verb(client, "report", tells=True)
     took = clock.monotonic_s() - started_s
     if args.json:
         show_json(
             {
-                "report": str(place / "report.html"),
+                "report": None if data is None else str(place / "report.html"),
                 "outputs": str(place / "out"),
                 "data": data,
                 "took_s": took,
             }
         )
     else:
-        _tell(data, place, took=took, kept=args.keep)
+        _tell(place, name, took=took, kept=args.keep, has_report=data is not None)
     return 1 if failed else 0
 
 
@@ -142,8 +145,8 @@ def _start(home: Path) -> Client:
     return client
 
 
-def _campaign(client: Client, place: Path, *, events: int, quiet: bool) -> bool:
-    """Submit, follow; whether a job failed."""
+def _campaign(client: Client, place: Path, *, events: int, quiet: bool) -> tuple[str, bool]:
+    """Submit, follow; the campaign's name, and whether a job failed."""
     from tidemill.cli.progress import Progress
     from tidemill.client.client import Submission, new_campaign
 
@@ -168,7 +171,7 @@ def _campaign(client: Client, place: Path, *, events: int, quiet: bool) -> bool:
     for row in rows:
         if row.state != "COMPLETED":
             say(f"job {row.id} ({row.name}) is {row.state}: {row.reason}")
-    return any(row.state != "COMPLETED" for row in rows)
+    return campaign, any(row.state != "COMPLETED" for row in rows)
 
 
 def _generate(number: int, events: int, output: str) -> JobSpec:
@@ -189,31 +192,47 @@ def _analyse(number: int, job: int, output: str) -> JobSpec:
     )  # fmt: skip
 
 
-def _report(client: Client, place: Path) -> ReportData:
-    from tidemill.cli.jobs.report import write_html
+def _report(client: Client, home: Path, place: Path, name: str) -> object:
+    """Have `tidemill report` write its page, with what the campaign was for; what it says as JSON. None where the
+    extension that has this verb is not installed."""
     from tidemill.cli.start import muon_pairs
-    from tidemill.report.query import gather
+    from tidemill.cli.verbs import VERBS
 
-    data = gather(client)
-    name = data.campaigns[0].name
+    if "report" not in VERBS:
+        missing = extensions.missing(extensions.VERBS, "report")
+        say("there is no report" + ("" if missing is None else f": {missing.message}; {missing.hint}"))
+        return None
     found = muon_pairs.read(sorted((place / "out" / name).glob("*.root")))
     events = sum(each.events_done for each in client.jobs(campaign=name) if each.name.startswith("zmumu-"))
-    write_html(
-        place / "report.html", data, more="" if found is None else muon_pairs.part(found, events=events)
-    )
-    return data
+    part = home / "peak.html"
+    part.write_text("" if found is None else muon_pairs.part(found, events=events), encoding="utf-8")
+    told = _verb(client, "report", "--html", str(place / "report.html"), "--part", str(part), "--json")
+    part.unlink()
+    return json.loads(told)
 
 
-def _tell(data: ReportData, place: Path, *, took: float, kept: bool) -> None:
-    from tidemill.cli.jobs.report import print_tables
+def _verb(client: Client, verb: str, *words: str, tells: bool = False) -> str:
+    """What a verb prints, asked of this run's server; with `tells` it prints for itself. Raises SiteError."""
+    flush()
+    to = None if tells else subprocess.PIPE
+    done = subprocess.run(
+        [sys.executable, "-m", "tidemill.cli.main", verb, "--server", client.place.address, *words],
+        stdin=subprocess.DEVNULL, stdout=to, stderr=to, text=True, encoding="utf-8", errors="replace", check=False,
+    )  # fmt: skip
+    if done.returncode:
+        why = "" if tells else f": {done.stderr.strip() or done.stdout.strip()}"
+        raise SiteError(f"`tidemill {verb}` failed{why}", transient=False)
+    return "" if tells else done.stdout
 
-    print_tables(data)
+
+def _tell(place: Path, name: str, *, took: float, kept: bool, has_report: bool) -> None:
     say("")
     for path in sorted((place / "out").rglob("*")):
         if path.is_file() and not path.name.startswith((".", "manifest-")):
             say(f"    {_short(path)}  {bytes_text(path.stat().st_size)}")
-    _tell_physics(place / "out" / data.campaigns[0].name)
-    say(f"report: {_short(place / 'report.html')}")
+    _tell_physics(place / "out" / name)
+    if has_report:
+        say(f"report: {_short(place / 'report.html')}")
     if kept:
         say(f"state:  {_short(place / 'home')}")
     say(f"all of it in {duration_text(took)}; everything that was started has ended")
