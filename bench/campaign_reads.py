@@ -41,10 +41,10 @@ from tidemill.cli.start.resume import resume
 from tidemill.cli.start.run import define
 from tidemill.client.client import Client, Submission
 from tidemill.model.job import JobSpec, Output
+from tidemill.server.archive.live import DATABASE
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import FeedRetention
-from tidemill.server.run import DATABASE
 from tidemill.wire.api import SubmitRequest, SyncReply
 from tidemill.wire.http import Connection
 

@@ -40,10 +40,10 @@ from tidemill.client.authority import Authority, Wanted
 from tidemill.model.application import Parameter, ParameterType
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec, Output
+from tidemill.server.archive.live import DATABASE
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.read.web_pages import CAMPAIGN_SORTS
-from tidemill.server.run import DATABASE
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,

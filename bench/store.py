@@ -28,12 +28,12 @@ import msgspec
 
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
+from tidemill.server.archive.live import DATABASE
 from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
-from tidemill.server.run import DATABASE
 from tidemill.wire.api import (
     AppOffer,
     Capacity,

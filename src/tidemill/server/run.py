@@ -34,6 +34,7 @@ from tidemill.server import constants
 from tidemill.server.api.app import Api, make_app
 from tidemill.server.api.connection import ConnectionLimits, PeerProtocol, Peers
 from tidemill.server.api.pace import Gate
+from tidemill.server.archive.live import DATABASE, archive_of, store_of
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
@@ -53,9 +54,7 @@ from tidemill.server.web.visits.sessions import Sessions
 from tidemill.wire.credentials import read_key
 from tidemill.wire.views import types
 
-DATABASE = "tidemill.db"
 SOCKET = "api.sock"
-ARCHIVE = "archive"
 REVOKED = "revoked.txt"
 SESSION_KEY = "session.key"
 LOCK = "server.lock"
@@ -66,18 +65,6 @@ SESSION_S = 3600.0  #: a login to the pages ends after this time, or when its cr
 SWITCH_S = 0.001  #: between threads: with Python's 5 ms a short request waits for each step of a long one
 HANDSHAKE_S = 10.0  #: of TLS, at the start and at the end of a connection
 _LOG = log.Log("server")
-
-
-def store_of(config: ServerConfig) -> Store:
-    """The database that a configuration names."""
-    if config.database is not None:
-        return Store(url=config.database, paired=config.pair)
-    return Store(path=config.place / DATABASE, paired=config.pair)
-
-
-def archive_of(config: ServerConfig) -> Path:
-    """The directory of its archive, or a link to it; it need not exist yet."""
-    return config.place / ARCHIVE
 
 
 def init_server(config: ServerConfig) -> tuple[int, int]:

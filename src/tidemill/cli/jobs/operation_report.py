@@ -181,7 +181,7 @@ def _store(args: Namespace) -> tuple[ServerConfig, Store]:
     """This machine's server and its database. Raises ConfigError where there is none."""
     from tidemill.client.home import home_dir
     from tidemill.config.server import ServerConfig, read_config
-    from tidemill.server.run import store_of
+    from tidemill.server.archive.live import store_of
 
     path = args.config or home_dir(args.home) / "server" / "server.toml"
     config = read_config(path) if args.config or path.exists() else ServerConfig(dir=path.parent)
@@ -196,8 +196,7 @@ def _store(args: Namespace) -> tuple[ServerConfig, Store]:
 def _local(args: Namespace, temporary: Path) -> list[Path]:
     """The archive of this machine's server, and its database in the same form."""
     from tidemill import clock
-    from tidemill.server.archive.live import export
-    from tidemill.server.run import archive_of
+    from tidemill.server.archive.live import archive_of, export
 
     config, store = _store(args)
     session = store.reader()

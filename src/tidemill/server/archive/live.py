@@ -1,15 +1,31 @@
-"""What the database still holds, in the archive's form: so that a report reads one kind of file. Changes nothing."""
+"""A server's database and archive on this machine, and what the database still holds in the archive's form: so that a
+report reads one kind of file. Changes nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from tidemill.config.server import ServerConfig
 from tidemill.server.archive import operation
 from tidemill.server.archive.archiver import chunks_of_batch, write_chunk
 from tidemill.server.archive.parquet import Archive
-from tidemill.server.database.store import Session, row
+from tidemill.server.database.store import Session, Store, row
 
 MONTH = "live"
+DATABASE = "tidemill.db"
+ARCHIVE = "archive"
+
+
+def store_of(config: ServerConfig) -> Store:
+    """The database that a configuration names."""
+    if config.database is not None:
+        return Store(url=config.database, paired=config.pair)
+    return Store(path=config.place / DATABASE, paired=config.pair)
+
+
+def archive_of(config: ServerConfig) -> Path:
+    """The directory of its archive, or a link to it; it need not exist yet."""
+    return config.place / ARCHIVE
 
 
 def export(session: Session, directory: Path, *, now_us: int) -> int:
