@@ -35,9 +35,9 @@ TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
 TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
-TESTS_attack := tests/attack extensions/calls/tests/attack
+TESTS_attack := tests/attack extensions/calls/tests/attack extensions/report/tests/attack
 TESTS_local := tests/local extensions/stress/tests/site
-TESTS_browser := tests/browser extensions/stress/tests/browser extensions/study/tests/browser
+TESTS_browser := tests/browser extensions/report/tests/browser extensions/stress/tests/browser extensions/study/tests/browser
 # With the seeded tests of which test-core runs one seed.
 TESTS_fault := tests/fault tests/e2e/test_bad_state.py::test_torn_journals_lose_and_double_nothing \
   tests/e2e/test_pythia_campaign.py::test_killed_parts_change_no_event_and_the_analysis_reads_them_all
@@ -179,9 +179,9 @@ site: setup ## docs/ as a site in target/site, built strictly: no dead link, eve
 	}
 	.venv/bin/python scripts/build_site.py .uv/site/bin/zensical
 
-screenshots: setup ## the pictures of docs/web.md, docs/reports.md and of extensions, made by the browser tests
+screenshots: setup ## the pictures of docs/web.md and of extensions, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page
-	TIDEMILL_SCREENSHOTS=docs/reports $(PYTEST) -q tests/browser/test_report_page.py -k each_figure
+	TIDEMILL_SCREENSHOTS=extensions/report/docs $(PYTEST) -q extensions/report/tests/browser/test_report_page.py -k each_figure
 	TIDEMILL_SCREENSHOTS=extensions/stress/docs $(PYTEST) -q extensions/stress/tests/browser/test_web_stress.py -k light
 	TIDEMILL_SCREENSHOTS=extensions/study/docs $(PYTEST) -q extensions/study/tests/browser/test_opportunity_page.py -k each_figure
 

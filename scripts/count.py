@@ -18,7 +18,7 @@ SMALL = 60
 OF_EXTENSIONS = frozenset(
     re.findall(
         r"[\w-]+",
-        "accounting batch-gridengine calls edge cache-study caches caches-contents caches-figures images "
+        "accounting batch-gridengine calls core-hours edge cache-study caches caches-contents caches-figures images "
         "images-on-nodes integrations messages opportunity reports simulate stress trace",
     )
 )

@@ -1,4 +1,4 @@
-"""Make the notebook of the examples from its source, a Python file with `# %%` marks; `--check` only says whether
+"""Make the notebook of reports from its source, a Python file with `# %%` marks; `--check` only says whether
 it is current.
 
 The notebook has no outputs: they would be one collaboration's year. `cells` is what the test runs.
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parent.parent / "src" / "tidemill" / "examples" / "report"
+FOLDER = Path(__file__).parent.parent / "extensions" / "report" / "src" / "tidemill_report" / "notebook"
 SOURCE, NOTEBOOK = FOLDER / "report.py", FOLDER / "report.ipynb"
 MARK, MARKDOWN = "# %%", "# %% [markdown]"
 

@@ -8,24 +8,26 @@ mkdir -p target/environments
 exec 9>target/environments/lock
 flock 9
 
-own_extras() { # the extras of the core but those that name an extension
-  .venv/bin/python - <<'END'
-import tomllib
+extras_of() { # the extras of the core that bring no extension but $1
+  .venv/bin/python - "$1" <<'END'
+import re, sys, tomllib
 from pathlib import Path
+extensions = {path.parent.name for path in Path("extensions").glob("*/pyproject.toml")}
 extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-print(*(f"--extra {name}" for name in extras if name != "all" and not Path("extensions", name).exists()))
+for name, wanted in extras.items():
+    if extensions.intersection(re.findall(r"tidemill-([a-z]+)", " ".join(wanted))) <= {sys.argv[1]}:
+        print("--extra", name, end=" ")
 END
 }
 
 wanted=$(cat pyproject.toml uv.lock extensions/*/pyproject.toml scripts/environments.sh | sha256sum)
-read -ra extras < <(own_extras)
 for name in "$@"; do
   place=target/environments/$name
   if [ -x "$place/bin/python" ] && [ "$(cat "$place/wanted" 2>/dev/null)" = "$wanted" ]; then continue; fi
-  [ "$name" = core ] && with=() || with=(--extra "$name")
+  read -ra extras <<<"$(extras_of "$name")"
   rm -f "$place/wanted"
   UV_PROJECT_ENVIRONMENT=$place UV_PYTHON_DOWNLOADS=never .uv/venv/bin/uv sync --quiet --frozen --link-mode hardlink \
-    --python .venv/bin/python --group dev "${extras[@]}" "${with[@]}" --no-install-package tidemill-node
+    --python .venv/bin/python --group dev "${extras[@]}" --no-install-package tidemill-node
   printf '%s' "$wanted" >"$place/wanted"
 done
 for name in "$@"; do # the node part comes from .venv, where `make setup` has put it, also when only it is new

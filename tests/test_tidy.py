@@ -93,7 +93,7 @@ WALLS: dict[str, tuple[str, ...]] = {
     "time.sleep": ("clock.py", "payload/", "tidemill_calls/", "examples/"),
     "datetime.now": ("clock.py",),
     "datetime.utcnow": ("clock.py",),
-    "print": ("cli/terminal.py", "tidemill_calls/worker.py", "examples/"),
+    "print": ("cli/terminal.py", "tidemill_calls/worker.py", "tidemill_report/notebook/", "examples/"),
     "rich": ("cli/terminal.py", "cli/progress.py", "client/progress.py"),
 }
 

@@ -27,7 +27,6 @@ _HOMES = {
     "SiteError": "errors",
     "Submission": "client.client",
     "TidemillError": "errors",
-    "frames": "report.frames",
     "limits": "model.retry.changes",
     "load_job_file": "client.jobfile",
     "progress": "client.progress",
@@ -37,6 +36,7 @@ _OF_EXTENSIONS = (
     "CallFuture",
     "CallTimeoutError",
     "Executor",
+    "frames",
 )  # `extensions.KNOWN` says of which
 
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"tidemill.{_HOMES[name]}")
-    found = module if name == "frames" else getattr(module, name)
+    found = getattr(module, name)
     globals()[name] = found
     return found
 

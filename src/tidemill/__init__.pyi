@@ -19,11 +19,11 @@ from tidemill.model.job import OutputKind as OutputKind
 from tidemill.model.job import Resources as Resources
 from tidemill.model.retry.changes import JobChanges as JobChanges
 from tidemill.model.retry.changes import limits as limits
-from tidemill.report import frames as frames
 from tidemill_calls.executor import CallError as CallError
 from tidemill_calls.executor import CallFuture as CallFuture
 from tidemill_calls.executor import CallTimeoutError as CallTimeoutError
 from tidemill_calls.executor import Executor as Executor
+from tidemill_report import frames as frames
 
 __version__: str
 __all__: list[str]

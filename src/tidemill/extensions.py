@@ -47,6 +47,7 @@ KNOWN: dict[str, Brings] = {
     "calls": Brings(sdk=("CallError", "CallFuture", "CallTimeoutError", "Executor")),
     "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
     "gridftp": Brings(transfer=("ftp", "gsiftp")),
+    "report": Brings(verbs=("report",), sdk=("frames",)),
     "stress": Brings(
         verbs=("stress run", "stress scan", "stress compare", "stress schedule"), pages=("stress",)
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.worlds.home.homes import NAMESPACE, TIDEMILL, wait_for
 from tests.worlds.home.processes import snapshot
+
+from tidemill import extensions
 
 pytest.importorskip("pythia8mc")
 pytest.importorskip("uproot")
@@ -38,19 +39,23 @@ def _processes(place: Path) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.slow
-def test_quickstart_generates_analyses_and_leaves_outputs_a_report_and_nothing_else(place: Path) -> None:
+def test_quickstart_generates_analyses_and_leaves_outputs_and_nothing_else(place: Path) -> None:
     done = subprocess.run(
         [*TIDEMILL, "quickstart", "--events", "60", "--json"],
         cwd=place, env=_environment(place), capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (campaign,) = json.loads(done.stdout)["data"]["campaigns"]
-    assert (campaign["jobs"], campaign["events_done"], campaign["events_failed"]) == (6, 63, 0)
+    told = json.loads(done.stdout)
     out = place / "tidemill-quickstart"
-    report = (out / "report.html").read_text()
-    assert report.startswith("<!doctype html>")
-    assert re.search(r"mass of muon pairs, highest at (8[5-9]|9\d)\.", report), "the Z boson's is 91.2 GeV"
-    assert "events per second over time" in report
+    assert told["outputs"] == str(out / "out")
+    if (
+        "report" not in extensions.installed()
+    ):  # where `make test-core` runs this; the extension tests its report
+        assert (told["report"], told["data"], (out / "report.html").exists()) == (None, None, False)
+        assert (
+            "no report: `tidemill report` needs the extension `report`; install it: pip install"
+            in done.stderr
+        )
     assert len(list(out.rglob("*.hepmc*"))) == 3
     assert len(list(out.rglob("*.root"))) == 3
     assert not _processes(place)

@@ -104,8 +104,6 @@ def home(bare: dict[str, str]) -> Iterator[Home]:
 def test_a_campaign_runs_without_a_package_of_an_extra(home: Home) -> None:
     done = home.run("run", "--name", "bare", "--", "echo", "it runs")
     assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr + home.logs()
-    report = home.run("report", "--campaign", "bare", "--html", "report.html")
-    assert report.returncode == 0, report.stderr
 
 
 def test_all_that_the_product_imports_is_in_its_dependencies(bare: dict[str, str]) -> None:

@@ -178,6 +178,9 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
         raise missing
     if words[0] in VERBS:
         return words[0], list(words[1:])
+    missing = extensions.missing(extensions.VERBS, words[0])
+    if missing is not None:  # also where another extension has verbs that begin with this one
+        raise missing
     family = family_of(words[0])
     if family and len(words) == 1:
         raise ConfigError(f"`tidemill {words[0]}` needs one more word", hint=f"known: {_listed(family)}")
@@ -187,9 +190,6 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
         raise ConfigError(
             f"`{words[0]}` comes before the verb", hint="options follow the verb: `tidemill jobs --json`"
         )
-    missing = extensions.missing(extensions.VERBS, words[0])
-    if missing is not None:
-        raise missing
     for verb in sorted(extensions.names(extensions.VERBS)):
         absent = extensions.missing(extensions.VERBS, verb) if verb.startswith(f"{words[0]} ") else None
         if absent is not None:  # the first word of its verbs, such as `tidemill stress --help`

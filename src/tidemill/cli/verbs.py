@@ -48,7 +48,6 @@ CORE: Groups = {
         "outputs ls": ("jobs.outputs", "list outputs: at the site, under way, delivered"),
         "outputs get": ("jobs.outputs", "copy delivered outputs and verify them"),
         "errors": ("jobs.errors", "failures grouped by class and cause"),
-        "report": ("jobs.report", "what was done, as tables or one HTML page"),
         "web": ("server.web", "print a URL of the server's pages for your browser"),
     },
     "applications": {

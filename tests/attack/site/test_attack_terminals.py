@@ -2,60 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.terminals import WAIT_S, Terminal, check_harmless, environment, screen_of
 from tests.worlds.home.homes import Home, started_home
 from tests.worlds.services.hostile_answers import HOSTILE, hostile_answers
 
 from tidemill.printable import printable_line, printable_lines
 
-ALL = (
-    "import json, sys; from tidemill.cli.main import main; [main(words) for words in json.loads(sys.argv[1])]"
-)
-WAIT_S = 60.0
 VERBS = [
     ["jobs"], ["job", "show", "7"], ["job", "explain", "7"], ["job", "cancel", "7"],
-    ["errors"], ["report"], ["outputs", "ls"], ["app", "list"], ["app", "show", HOSTILE], ["top", "--once"],
+    ["errors"], ["outputs", "ls"], ["app", "list"], ["app", "show", HOSTILE], ["top", "--once"],
     ["audit", "--batch-id", "1"], ["outputs", "get", "7"],
 ]  # fmt: skip
-
-
-class Terminal:
-    """A program on a terminal of its own, and what it wrote there."""
-
-    def __init__(self, command: Sequence[str], *, cwd: Path, env: dict[str, str]) -> None:
-        self.screen = b""
-        self._fd, inner = pty.openpty()
-        self.process = subprocess.Popen(
-            command, cwd=cwd, env=env, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
-        )
-        os.close(inner)
-
-    def read(self) -> bool:
-        """Take what there is; False at the end."""
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal open any more
-            piece = os.read(self._fd, 65536)
-            self.screen += piece
-            return bool(piece)
-        return False
-
-    def until_end(self) -> str:
-        while self.read():
-            pass
-        self.process.wait(WAIT_S)
-        os.close(self._fd)
-        return self.screen.decode().replace("\r\n", "\n")
 
 
 @pytest.fixture(scope="module")
@@ -70,49 +36,37 @@ def home() -> Iterator[Home]:
         yield it
 
 
-def _env(address: str, folder: Path) -> dict[str, str]:
-    return {
-        **os.environ,
-        "TIDEMILL_HOME": str(folder),
-        "TIDEMILL_SERVER": address,
-        "TERM": "xterm",
-        "COLUMNS": "200",
-    }
-
-
-def _harmless(screen: str) -> None:
-    assert screen == printable_lines(screen), ascii(screen)
-    assert not re.search(r"^error: forged", screen, re.MULTILINE)
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_no_verb_passes_on_what_a_hostile_server_writes(address: str, tmp_path: Path, as_json: bool) -> None:
     words = [[*verb, "--json"] if as_json else verb for verb in VERBS]
-    screen = Terminal(
-        [sys.executable, "-c", ALL, json.dumps(words)], cwd=tmp_path, env=_env(address, tmp_path)
-    ).until_end()
-    _harmless(screen)
+    screen = screen_of(words, address, tmp_path)
+    check_harmless(screen)
     assert screen.count("]0;owned") > 20  # as text
     assert "this is a bug" not in screen
 
 
 def test_the_log_of_a_hostile_server_is_text_and_may_have_lines(address: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tidemill.cli.main", "job", "logs", "7"]
-    screen = Terminal(command, cwd=tmp_path, env=_env(address, tmp_path)).until_end()
+    screen = Terminal(command, cwd=tmp_path, env=environment(address, tmp_path)).until_end()
     assert screen == printable_lines(screen)
     assert screen.count("error: forged") == 2
     assert "`--raw` passes them" in screen
-    raw = Terminal([*command, "--raw"], cwd=tmp_path, env=_env(address, tmp_path)).until_end()
+    raw = Terminal([*command, "--raw"], cwd=tmp_path, env=environment(address, tmp_path)).until_end()
     assert raw.startswith(HOSTILE)
     piped = subprocess.run(
-        command, cwd=tmp_path, env=_env(address, tmp_path), capture_output=True, check=True, timeout=WAIT_S
+        command,
+        cwd=tmp_path,
+        env=environment(address, tmp_path),
+        capture_output=True,
+        check=True,
+        timeout=WAIT_S,
     )
     assert (piped.stdout.decode(), piped.stderr.decode()) == (HOSTILE, HOSTILE)
 
 
 def test_the_moving_table_shows_hostile_names_as_text(address: str, tmp_path: Path) -> None:
     top = Terminal(
-        [sys.executable, "-m", "tidemill.cli.main", "top"], cwd=tmp_path, env=_env(address, tmp_path)
+        [sys.executable, "-m", "tidemill.cli.main", "top"], cwd=tmp_path, env=environment(address, tmp_path)
     )
     end = time.monotonic() + WAIT_S
     while b"owned" not in top.screen or b"CAMPAIGN" not in top.screen:
@@ -157,7 +111,7 @@ def test_last_words_of_a_failed_payload_are_text(home: Home) -> None:
     assert failed.stdout == "a\x1b]0;owned\x07b\x9bc\n"
     own, ours = failed.stderr[:6], failed.stderr[6:]
     assert own == "\x1b[2Jd\n", "exact where it is not a terminal"
-    _harmless(ours)
+    check_harmless(ours)
     (row,) = home.jobs("bad")
     for words in (
         ["job", "show", str(row.id)],
@@ -165,7 +119,7 @@ def test_last_words_of_a_failed_payload_are_text(home: Home) -> None:
         ["job", "explain", str(row.id)],
     ):
         done = home.run(*words)
-        _harmless(done.stdout + done.stderr)
+        check_harmless(done.stdout + done.stderr)
     assert "\\u001b[2Jd" in home.run("job", "show", str(row.id)).stdout
 
 

@@ -176,7 +176,6 @@ def use(home: Home) -> None:
     done("run", "--name", "first", *words)
     job = str(home.jobs("first")[0].id)
     done("outputs", "get", job, "--to", "deep/got")
-    done("report", "--html", "report.html")
     done("support", "-o", "bundle.tar.gz")
     done("job", "logs", job)
     home.stop()

@@ -128,7 +128,7 @@ def test_verbs_that_ask_answer_as_tables_and_as_json(home: Home) -> None:
     assert (row["state"], row["events_done"], row["events_failed"]) == ("PARTIAL", 1, 2)
     for words in (
         ["jobs"], ["job", "show", job], ["job", "explain", name], ["top", "--once"], ["errors", "--campaign", name],
-        ["report", "--campaign", name], ["app", "list"], ["site", "status", str(home.path / "site")], ["doctor"],
+        ["app", "list"], ["site", "status", str(home.path / "site")], ["doctor"],
     ):  # fmt: skip
         done = home.run(*words)
         assert done.returncode == 0, (words, done.stderr)
@@ -152,16 +152,6 @@ def test_outputs_are_listed_and_copied(home: Home) -> None:
         missed = home.run("outputs", "get", *words, "--event", "99")
         assert missed.returncode == 2
         assert f"hint: `tidemill outputs ls {' '.join(words)} --files` lists them" in missed.stderr
-
-
-def test_a_report_page_is_written(home: Home) -> None:
-    home.run("run", "--", "true")
-    (home.work / "part.html").write_text("<section><h2>Ours</h2></section>")
-    done = home.run("report", "--html", "report.html", "--part", "part.html")
-    assert done.returncode == 0, done.stderr
-    page = (home.work / "report.html").read_text()
-    assert page.startswith("<!doctype html>")
-    assert "<section><h2>Ours</h2></section>" in page
 
 
 def test_retry_runs_what_failed_again(home: Home) -> None:

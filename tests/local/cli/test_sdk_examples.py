@@ -23,7 +23,6 @@ PRINTED = {
     "failures": "PARTIAL 3 done 1 failed",
     "files": "hits-000000002.txt",
     "follow": "COMPLETED, 2 events done",
-    "frames_of_jobs": "0 failures",
     "inputs": "run-c with 42",
     "results": "3 squared is 9",
     "submit": "10 events",

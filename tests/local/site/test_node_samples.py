@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.worlds.home.metrics_text import of_site
@@ -13,9 +12,8 @@ from tests.worlds.home.world import World, world
 
 from tidemill.model.job import JobSpec
 from tidemill.model.metrics import wrong
-from tidemill.model.metrics.nodes import PLACES, QUANTITIES
+from tidemill.model.metrics.nodes import PLACES
 from tidemill.node.binary import find_binary
-from tidemill.report import frames
 from tidemill.wire.monitoring import SampleReply
 
 SPIN = "import time; until = time.monotonic() + 6\nwhile time.monotonic() < until: pass"
@@ -67,23 +65,6 @@ def test_the_next_reply_has_what_came_since(it: World) -> None:
     seen = {point.at_us for point in first.nodes[0].points}
     later = [point.at_us for point in it.client.node_samples(name, since=first.until).nodes[0].points]
     assert seen.isdisjoint(later)
-
-
-def test_the_samples_of_an_allocation_are_a_table_with_units(it: World) -> None:
-    name = it.client.allocations()[0].name
-    told = it.client.node_samples(name)
-    table = frames.samples(it.client, name).arrow
-    assert table.column_names == ["node", "at_us", "over_s", *(each.name for each in QUANTITIES)]
-    units = {field.name: field.metadata[b"unit"].decode() for field in table.schema}
-    assert (units["cpu_user"], units["nfs_opens"], units["at_us"]) == ("ratio", "1/s", "us")
-    rows = {(row["node"], row["at_us"]): row for row in table.to_pylist()}
-    for node, points in ((told.nodes[0].node, told.nodes[0].points), (None, told.mean)):
-        for point in points[len(points) // 2 :]:  # the oldest may have left the server meanwhile
-            row = rows[node, point.at_us]
-            assert [row[each.name] for each in QUANTITIES] == point.values
-            assert row["over_s"] == pytest.approx(point.over_us / 1e6)
-    if "fstype nfs" not in Path("/proc/self/mountstats").read_text():
-        assert set(table["nfs_opens"].to_pylist()) == {None}, "without NFS it is unknown, and not 0"
 
 
 def test_the_means_are_in_the_agents_metrics_and_samples_not_in_any_log(it: World) -> None:

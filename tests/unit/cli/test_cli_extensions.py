@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from tidemill.cli.main import main
-from tidemill.extensions import KNOWN, VERBS, installed, missing
+from tidemill import extensions
+from tidemill.cli.main import find_verb, main
+from tidemill.cli.verbs import VERBS
+from tidemill.errors import ConfigError
+from tidemill.extensions import KNOWN, installed, missing
 
 MODULE = """
 GROUPS = {"sites": {"greet": ("greeting_verbs", "say a word"), "jobs": ("greeting_verbs", "not the core's"),
@@ -36,7 +39,7 @@ def extension(
     about = folder / f"tidemill_greeting-{version}.dist-info"
     about.mkdir(parents=True)
     (about / "entry_points.txt").write_text(
-        f"[console_scripts]\nx = y:z\n\n[{VERBS}]\ngreeting = greeting_table:GROUPS\n"
+        f"[console_scripts]\nx = y:z\n\n[{extensions.VERBS}]\ngreeting = greeting_table:GROUPS\n"
     )
     (folder / "greeting_table.py").write_text(table)
     (folder / "greeting_verbs.py").write_text(verbs)
@@ -103,7 +106,7 @@ def test_a_verb_of_a_missing_extension_says_which_command_installs_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name, verb in ((name, verb) for name, brings in KNOWN.items() for verb in brings.verbs):
-        error = missing(VERBS, verb)
+        error = missing(extensions.VERBS, verb)
         assert error is not None
         assert (error.exit_code, error.hint) == (2, f"install it: pip install 'tidemill[{name}]'")
         if name not in installed():  # where `make test-core` runs this
@@ -117,3 +120,13 @@ def test_the_first_word_of_an_absent_extensions_verbs_names_it(tmp_path: Path, w
         pytest.skip("the extension is installed: `make test-core` runs this where none is")
     done = run(tmp_path, *words)
     assert (done.returncode, "needs the extension `stress`" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["report"], ["report", "--campaign", "x"]])
+def test_a_missing_verb_is_named_where_another_extension_has_verbs_that_begin_with_it(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(VERBS, "report", raising=False)
+    monkeypatch.setitem(VERBS, "report opportunity", ("nowhere", "of `study`"))
+    with pytest.raises(ConfigError, match="`tidemill report` needs the extension `report`"):
+        find_verb(words)

@@ -124,7 +124,7 @@ def test_the_documentation_is_what_the_parsers_say() -> None:
         (["jobs", "--state", "RUNING"], "is not a state", "did you mean `RUNNING`?"),
         (["job", "cancel"], "needs a job or a campaign", "tidemill job cancel zmumu"),
         (["outputs", "ls"], "needs a job or a campaign", ""),
-        (["report", "--since", "yore"], "neither a time", "--help"),
+        (["site", "harm", "--since", "yore"], "neither a time", "--help"),
     ],
 )
 def test_wrong_usage_is_code_2_and_names_what_is_nearest(

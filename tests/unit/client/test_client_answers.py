@@ -72,7 +72,7 @@ def test_a_reference_without_a_name_is_refused_before_the_server_is_asked(tmp_pa
 
 @pytest.mark.parametrize(
     "verb",
-    [["attach"], ["wait"], ["run", "--resume"], ["report", "--campaign"], ["outputs", "ls", "--campaign"]],
+    [["attach"], ["wait"], ["run", "--resume"], ["outputs", "ls", "--campaign"]],
 )
 def test_every_verb_hints_as_the_server_does(
     verb: list[str], answering: Callable[[Answers], None], capsys: pytest.CaptureFixture[str]

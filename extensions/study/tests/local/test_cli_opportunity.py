@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tidemill import extensions
+
 NODES = 128
 CORES = 16
 BEGIN_S = 1_792_800_000
@@ -193,5 +195,9 @@ def test_what_cannot_be_is_said(logs: dict[str, Path], words: tuple[str, ...], t
     assert text in done.stderr
 
 
-def test_report_alone_is_still_the_report_of_campaigns() -> None:
-    assert "--campaign" in tidemill("report", "--help").stdout
+def test_report_alone_is_the_report_of_campaigns_of_another_extension() -> None:
+    if "report" in extensions.installed():
+        pytest.skip("the extension `report` is installed: `make test-study` runs this without it")
+    done = tidemill("report", "--campaign", "x")
+    assert (done.returncode, "`tidemill report` needs the extension `report`" in done.stderr) == (2, True)
+    assert "report opportunity" in tidemill("report", "--help").stdout

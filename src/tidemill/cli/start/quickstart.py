@@ -200,7 +200,7 @@ def _report(client: Client, home: Path, place: Path, name: str) -> object:
 
     if "report" not in VERBS:
         missing = extensions.missing(extensions.VERBS, "report")
-        say("there is no report" + ("" if missing is None else f": {missing.message}; {missing.hint}"))
+        say("no report" + ("" if missing is None else f": {missing.message}; {missing.hint}"))
         return None
     found = muon_pairs.read(sorted((place / "out" / name).glob("*.root")))
     events = sum(each.events_done for each in client.jobs(campaign=name) if each.name.startswith("zmumu-"))
