@@ -1,4 +1,4 @@
-"""The report of this machine's server, from its files, next to what the server itself tells."""
+"""The report of this machine's server, from its files, next to what the server itself reports."""
 
 from __future__ import annotations
 

@@ -260,4 +260,5 @@ def _latest(sheet: Sheet) -> tuple[Sheet, int]:
         return sheet, 0
     months = sorted(set(sheet.column("month")))
     shown = set(months[-MONTHS_SHOWN:])
-    return sheet._replace(rows=[row for row in sheet.rows if row[0] in shown]), len(months) - len(shown)
+    latest = [cells for cells, month in zip(sheet.rows, sheet.column("month"), strict=True) if month in shown]
+    return sheet._replace(rows=latest), len(months) - len(shown)

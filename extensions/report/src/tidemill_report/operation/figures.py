@@ -152,11 +152,12 @@ def failures(sheet: Sheet, rate: Sheet | None, months: Sequence[str]) -> str:
     panels = [Panel(x, axis, series, 250)]
     note = f"{sum(tops):,} failures"
     if rate is not None:
-        known = {row[0]: row for row in rate.rows}
-        rates = [known[m][3] if m in known else None for m in months]
-        errors = [float(known[m][4] or 0) if m in known else 0.0 for m in months]
+        rate_of = dict(zip(rate.column("month"), rate.column("rate"), strict=True))
+        error_of = dict(zip(rate.column("month"), rate.column("error"), strict=True))
+        rates = [rate_of.get(m) for m in months]
+        errors = [float(error_of.get(m, 0.0)) for m in months]
         best = max((float(each or 0) + error for each, error in zip(rates, errors, strict=True)), default=0.0)
-        points = Points("jobs that failed", 2, [k + 0.5 for k in range(len(months))], rates, errors)  # type: ignore[arg-type]
+        points = Points("jobs that failed", 2, [k + 0.5 for k in range(len(months))], rates, errors)
         panels.append(Panel(x, Axis(0, min(1.0, ceiling(best)), "Failed jobs", is_share=True), [points], 110))
         failed, ended = sum(rate.column("failed")), sum(rate.column("ended"))
         note += f", {failed / ended * 100:.1f} % of jobs" if ended else ""

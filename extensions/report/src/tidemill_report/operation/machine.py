@@ -151,11 +151,11 @@ def quarantine(source: ReportFiles) -> list[tuple[str, str, int, float, str]]:
             line[0] += 1
             line[1] += max(0, row["until_us"] - row["since_us"]) / HOUR_US
             line[2] = row["why"]
-    rows = [
-        (site, node, int(times), float(hours), str(why))
-        for (site, node), (times, hours, why) in found.items()
+    hours_of = {place: float(hours) for place, (_, hours, _) in found.items()}
+    return [
+        (*place, int(times), hours_of[place], str(why))
+        for place, (times, _, why) in sorted(found.items(), key=lambda item: (-hours_of[item[0]], item[0]))
     ]
-    return sorted(rows, key=lambda row: (-row[3], row[0], row[1]))
 
 
 def stays(source: ReportFiles) -> dict[tuple[str, str, str], dict[str, float]]:

@@ -192,7 +192,7 @@ def _io(operation: OperationReport) -> str:
     )
     body = f'<p class="soft">{code(sheet.about)}</p>'
     for app in apps[:APPS_MAX]:
-        rows = [row[1:] for row in sheet.rows if row[0] == app]
+        rows = [tuple(cells) for name, *cells in sheet.rows if name == app]
         body += f"<h3>{escape(app)}</h3>" + sheet_table(
             sheet._replace(columns=sheet.columns[1:], rows=rows, about="")
         )
@@ -280,10 +280,10 @@ def _grants(operation: OperationReport) -> str:
         return ""
     months = months_of(operation)
     drawn = figures.grants(sheet, months)
-    last = sheet._replace(rows=[row for row in sheet.rows if row[0] == max(sheet.column("month"))])
-    return captioned("What was used of each grant, in percent of what was granted.", drawn) + sheet_table(
-        last
-    )
+    told = sheet.column("month")
+    last = [cells for cells, month in zip(sheet.rows, told, strict=True) if month == max(told)]
+    words = "What was used of each grant, in percent of what was granted."
+    return captioned(words, drawn) + sheet_table(sheet._replace(rows=last))
 
 
 def _waits(operation: OperationReport) -> str:

@@ -17,25 +17,22 @@ MEANING = {SETUP: "set-up time of a payload", EVENT: "time of an event"}
 
 def io_sheet(jobs: JobSums) -> Sheet:
     """I/O per job: least, most, average and deviation of each quantity."""
-    rows = []
-    for name, unit in {**COUNTED, **ESTIMATED}.items():
-        for (quantity, app), spread in sorted(jobs.io.items()):
-            if quantity == name and spread.count:
-                kind = "estimate" if name in ESTIMATED else "counted"
-                rows.append(
-                    (
-                        app,
-                        name.replace("_", " "),
-                        unit,
-                        spread.count,
-                        spread.low,
-                        spread.high,
-                        spread.mean,
-                        spread.deviation,
-                        kind,
-                    )
-                )
-    rows.sort(key=lambda row: str(row[0]))
+    rows = [
+        (
+            app,
+            name.replace("_", " "),
+            unit,
+            spread.count,
+            spread.low,
+            spread.high,
+            spread.mean,
+            spread.deviation,
+            "estimate" if name in ESTIMATED else "counted",
+        )
+        for app in sorted({app for _, app in jobs.io})
+        for name, unit in {**COUNTED, **ESTIMATED}.items()
+        if (spread := jobs.io.get((name, app))) is not None and spread.count
+    ]
     runs = {app: 0 for _, app in jobs.traces}
     for (_, app), figures in jobs.traces.items():
         runs[app] += figures.runs
