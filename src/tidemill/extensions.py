@@ -47,6 +47,12 @@ KNOWN: dict[str, Brings] = {
     "calls": Brings(sdk=("CallError", "CallFuture", "CallTimeoutError", "Executor")),
     "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
     "gridftp": Brings(transfer=("ftp", "gsiftp")),
+    "images": Brings(
+        verbs=(
+            *("trace", "trace show", "trace merge", "trace explain"),
+            *(f"image {each}" for each in ("build", "list", "inspect", "verify", "gc", "export", "run")),
+        )
+    ),
     "report": Brings(verbs=("report",), sdk=("frames",)),
     "stress": Brings(
         verbs=("stress run", "stress scan", "stress compare", "stress schedule"), pages=("stress",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -11,7 +10,6 @@ from tests.fuzz.parser import Parser, file_of, folder
 
 from tidemill.client.outputs import listing
 from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError
-from tidemill.image.listing import path_of, read_listing
 from tidemill.image.profile import encode_profile, merge, parse_profile
 from tidemill.image.recipe import read_recipe
 from tidemill.image.reference import parse_reference
@@ -70,18 +68,6 @@ def _profile(content: bytes) -> object:
 
 def _recipe(content: bytes) -> object:
     return read_recipe(file_of(content, "image.json")).packs()
-
-
-def _listing(content: bytes) -> object:
-    packed = gzip.compress(content, 1)
-    digest = hashlib.sha256(packed).hexdigest()
-    path = path_of(folder(), digest)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(packed)
-    try:
-        return read_listing(folder(), digest)
-    finally:
-        path.unlink()
 
 
 def _application(content: bytes) -> object:
@@ -163,7 +149,6 @@ PARSERS = [
     Parser("drain-file", _drained, _S),
     Parser("profile", _profile, _C, ("profiles/*.json",)),
     Parser("recipe", _recipe, (ConfigError, SiteError)),
-    Parser("image-list", _listing, (ConfigError, ProtocolError)),
     Parser("image-name", lambda content: parse_reference(_text(content), Path("/store")), _C),
     Parser("application", _application, (ConfigError, SiteError)),
     Parser("templates", _templates, _C),

@@ -3,7 +3,7 @@
 use crate::Way;
 
 /// The largest image that is unpacked: at 500 MB/s and more (one thread, several) unpacking takes no longer than
-/// squashfuse adds to the first import of a scientific stack (0.1 to 0.3 s; docs/dev/images-on-nodes.md).
+/// squashfuse adds to the first import of a scientific stack (0.1 to 0.3 s; images-on-nodes.md of the extension `images`).
 const SMALL_BYTES: u64 = 128 << 20;
 /// An unpacked image takes at most 1/SHARE of the memory that images may take.
 const SHARE: u64 = 4;

@@ -59,28 +59,6 @@ CORE: Groups = {
         ),
         "app approve": ("software.applications", "approve a program as it is now, after it has changed"),
     },
-    "shared file systems": {
-        "trace": ("software.trace", "run a command and count what it asks of file systems"),
-        "trace show": ("software.trace", "the table of a saved profile"),
-        "trace merge": ("software.trace", "several runs as one profile"),
-        "trace explain": (
-            "software.trace",
-            "which search paths cause the failing look-ups, and what avoids them",
-        ),
-        "image build": (
-            "software.image",
-            "pack the software that a trace used, or whole trees, into an image",
-        ),
-        "image list": ("software.image", "the images of a store"),
-        "image inspect": ("software.image", "what an image holds and where it came from"),
-        "image verify": (
-            "software.image",
-            "whether an image is whole, and what of its sources changed since",
-        ),
-        "image gc": ("software.image", "remove images that no application names"),
-        "image export": ("software.image", "write an image as one squashfs file"),
-        "image run": ("software.image", "run a command in an image"),
-    },
     "caches": {
         "cache init": ("cache.init", "write the configuration of a block cache in front of far storage"),
         "cache run": ("cache.run", "run a cache, and start it again after a crash"),

@@ -1,1 +1,1 @@
-"""Profiles in, images out: what programs do to shared file systems, and what keeps it away from them."""
+"""What sites read of images and profiles; both are made elsewhere, by the extension `images` and on nodes."""

@@ -142,21 +142,13 @@ class RemoteReads(msgspec.Struct, frozen=True, kw_only=True, order=True):
     wait_log2_us: list[Count] = []  #: waits of less than 2, 4, 8, ... microseconds
 
 
-GAPS = {
-    "architecture": "calls of 32-bit programs, or by `int $0x80`, are missing",
-    "io_uring": "operations through io_uring are missing",
-    "paths": "paths beyond the limit are not distinguished; `--paths-max` raises the limit",
-    "unread": "some paths could not be read from the program's memory",
-}
-"""The causes in `left_out`, as in crates/trace/src/counts.rs."""
-
-
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What one run, or several runs together, did to file systems.
 
     Of several runs `command`, `host`, `started_us`, `cwd` and `env` are those of the earliest; `exit` and `signal`
     those of the worst; everything else is a sum, or a union. `truncated`: paths were left out, and what is counted
-    from paths (`files`, `so`, `py`) is a lower bound. `left_out`: why, each one of GAPS; empty if that is not known.
+    from paths (`files`, `so`, `py`) is a lower bound. `left_out`: why, in the words of crates/trace/src/counts.rs;
+    empty if that is not known.
     """
 
     format: int
@@ -241,14 +233,6 @@ def _wrong(source: str, content: bytes, error: Exception) -> ConfigError:
     return ConfigError(
         f"`{source}` is not a profile: {error}", hint="profiles are written by `tidemill trace -o FILE`"
     )
-
-
-def gaps(profile: Profile) -> list[str]:
-    """Sentences on what is missing from a truncated profile, and on the option that would add it, if there is one."""
-    if not profile.truncated:
-        return []
-    known = [GAPS[each] for each in profile.left_out if each in GAPS]
-    return known or ["some operations or paths are missing"]
 
 
 def encode_profile(profile: Profile) -> bytes:

@@ -1,9 +1,11 @@
-"""The recipe of an image: where in a store the bytes of its squashfs are, and how it was made. Knows no squashfs.
+"""Recipes of images: where in a store the bytes of each are, and how it was made. Knows no squashfs.
+
+Sites read recipes; the extension `images` writes them, and all else in a store:
 
     STORE/NAME.json            the recipe: one JSON object, written whole; a later build of the same name replaces it
     STORE/packs/SHA256.pack    chunks of images, one after the other; never changed once written
     STORE/packs/SHA256.index   what is in that pack: `SHA256 LENGTH` of each chunk, in the pack's order
-    STORE/lists/SHA256.gz      what is in an image, one JSON array a line: see `listing`
+    STORE/lists/SHA256.gz      what is in an image, one JSON array a line
 
 A recipe has all fields of `wire.node.ImageUse` and more, so that a program that reads the wire format can read it. Its
 pieces, one after the other, are the squashfs. In a recipe their paths are relative to its own directory, so that a
@@ -17,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import UNDECODABLE, ConfigError
-from tidemill.files import read_bounded, write_durable
+from tidemill.errors import UNDECODABLE, ConfigError, TidemillError
+from tidemill.files import names_in, read_bounded
 from tidemill.model.job import NAME_PATTERN
 from tidemill.wire.staged import ImageUse, Piece, StagedFile
 
@@ -29,9 +31,6 @@ RECIPE_BYTES_MAX = 256 << 20
 """A million pieces of 150 characters, and some room."""
 
 PACK_BYTES_MAX = 1 << 62  #: what pread(2) takes
-
-MODE = 0o644
-"""Recipes, packs and lists: as readable as the user's umask and the store's directory let them be."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,13 +127,6 @@ def _wrong(recipe: Recipe) -> str | None:
     )
 
 
-def write_recipe(store: Path, recipe: Recipe) -> Path:
-    """Put a recipe into its store, whole and durable. Raises SiteError."""
-    path = store / (recipe.name + SUFFIX)
-    write_durable(path, msgspec.json.encode(recipe) + b"\n", mode=MODE)
-    return path
-
-
 def use_of(recipe: Recipe, store: Path) -> ImageUse:
     """The description of an image that pilots receive: paths are absolute."""
     pieces = [
@@ -147,3 +139,30 @@ def use_of(recipe: Recipe, store: Path) -> ImageUse:
         areas=recipe.areas,
         unpacked_bytes=recipe.unpacked_bytes,
     )
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """What is in a store: recipes by name, and files that are not valid recipes, with the reason."""
+
+    recipes: dict[str, Recipe]
+    broken: dict[str, str]
+
+
+def read_store(store: Path) -> Shelf:
+    """All recipes of a store. Raises ConfigError where there is no such directory, SiteError."""
+    names = names_in(store)
+    if names is None:
+        raise ConfigError(
+            f"there is no store `{store}`", hint="`tidemill image build` makes one; --store names another"
+        )
+    recipes: dict[str, Recipe] = {}
+    broken: dict[str, str] = {}
+    for name in names:
+        if not name.endswith(SUFFIX) or name.startswith("."):
+            continue
+        stem = name.removesuffix(SUFFIX)
+        try:
+            recipes[stem] = read_recipe(store / name)
+        except TidemillError as error:
+            broken[stem] = error.message
+    return Shelf(recipes, broken)

@@ -7,7 +7,6 @@ the submitter's umask makes of them, and stand apart.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -83,18 +82,6 @@ def man(it: Place) -> None:
     it.tidemill("man", "--to", "a/b/man")
 
 
-def trace_and_image(it: Place) -> None:
-    it.tidemill("trace", "-o", "one.json", "--html", "one.html", "--svg", "one.svg", "--", "/bin/true")
-    it.tidemill("trace", "merge", "-o", "two.json", "one.json", "one.json")
-    (it.path / "tree").mkdir(mode=0o755)
-    (it.path / "tree" / "x").write_text("x")
-    it.tidemill(
-        "image", "build", "--store", "a/b/images", "--name", "i", "--tree", f"{it.path}/tree:/opt/tree"
-    )
-    it.tidemill("image", "export", "i", "--store", "a/b/images", "-o", "one.squashfs")
-    shutil.rmtree(it.path / "tree")
-
-
 def local_batch(it: Place) -> None:
     it.python(
         "from pathlib import Path; from tidemill.batch.records import Records;"
@@ -124,7 +111,7 @@ def offline_installer(it: Place) -> None:
 
 
 PROGRAMS: tuple[Callable[[Place], None], ...] = (
-    certs, server_init, site_init, cache_init, support, man, trace_and_image, local_batch, slurm_scripts,
+    certs, server_init, site_init, cache_init, support, man, local_batch, slurm_scripts,
     offline_installer,
 )  # fmt: skip
 

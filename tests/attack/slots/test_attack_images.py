@@ -1,7 +1,7 @@
 """Images and containers of others: recipes and packs that lie, names that lead out of their store.
 
-Squashfs images that lie: `crates/image/tests/hostile.rs`; an image that changed after its approval: `tests/images`;
-what containers may name: `tests/unit/site/applications/test_site_containers.py`.
+Squashfs images that lie: `crates/image/tests/hostile.rs`. In `tests/unit/site/applications`: an image that changed
+after its approval (`test_site_images.py`), what containers may name (`test_site_containers.py`).
 """
 
 from __future__ import annotations

@@ -111,7 +111,9 @@ INSTALLED = "the home of who installed it"
 INDEX = "another computer or a package manager"
 SYSTEMD = "systemd with a session of the user: tests/local/cli/test_deploy_files.py reads the units"
 CLUSTER = "a Slurm cluster: tests/slurm/test_site_init_slurm.py and test_first_use_slurm.py"
-IMAGES = "a release below /srv/sw and a runtime of containers: tests/images builds, runs and verifies some"
+IMAGES = (
+    "a release below /srv/sw and a runtime of containers: `make test-squashfs` builds, runs and verifies some"
+)
 CACHE = "XRootD: tests/caches runs the same verbs on a cache"
 MPI = "a launcher: tests/local/node/test_launch_mpi.py, tests/local/site/test_wide_local.py"
 CONTAINERS = "an image of a container: tests/containers; conda: an environment by that name"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.images.test_pilot_images import NOBODY, USER, as_root, place, processes
+from tests.squashfs.test_pilot_images import NOBODY, USER, as_root, place, processes
 from tests.worlds.node.pilot_fleet import Field, field, grants, job, output, program
 
 from tidemill.node.bundle import read_member

@@ -22,7 +22,7 @@ OF_CACHES = {each for each in AGENT if each.startswith("tidemill_cache_")}
 OF_NODES = {
     each for each in AGENT if each.startswith("tidemill_node_") and not each.endswith(("_total", "_nodes"))
 }
-#: pilots have nothing to remark here: tests/images/test_image_campaign.py has images to remark on
+#: pilots have nothing to remark here: test_image_campaign.py of the extension `images` has some to remark on
 OF_IMAGES = {"tidemill_noted_total"}
 
 

@@ -106,7 +106,7 @@ def site_uses(directory: Path, config: SiteConfig | None = None) -> Uses:
 
 def site_images(directory: Path) -> list[ImageSize]:
     """Images of a site, as far as their recipes can be read; for how much memory unpacking them takes."""
-    from tidemill.image.catalogue import read_store
+    from tidemill.image.recipe import read_store
 
     try:
         recipes = read_store(directory / "images").recipes

@@ -1,1 +1,1 @@
-"""Verbs of applications, traces and images."""
+"""Verbs of applications."""

@@ -13,10 +13,9 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ConfigError, SiteError, TidemillError, is_transient
-from tidemill.image.areas import check_areas, why_not_beside
+from tidemill.image.areas import check_areas, is_below, why_not_beside
 from tidemill.image.recipe import use_of
 from tidemill.image.reference import PINNED, resolve
-from tidemill.image.workingset import is_below
 from tidemill.model.quantities import digest_text
 from tidemill.site.applications.checksums import Digests
 from tidemill.wire.staged import ImageUse

@@ -19,6 +19,7 @@ from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError, TidemillError, is_transient
 from tidemill.files import read_bounded, write_durable
+from tidemill.image.areas import is_below
 from tidemill.image.profile import (
     CALLS,
     AreaFinder,
@@ -31,7 +32,6 @@ from tidemill.image.profile import (
     per_run,
     read_profile,
 )
-from tidemill.image.workingset import is_below
 from tidemill.log import Log
 from tidemill.model.application import Application
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
