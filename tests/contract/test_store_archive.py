@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.contract.server_world import SIM, Site, World, done, failed, key_of, leases
 
+from tidemill import clock
 from tidemill.errors import JobError, SiteError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import Input, JobSpec, Output, Resources
@@ -26,7 +27,7 @@ from tidemill.server.api.routes import (
     PageQuery,
 )
 from tidemill.server.archive import lookup
-from tidemill.server.archive.archiver import Archiver, OpenBatch
+from tidemill.server.archive.archiver import FIRST_S, Archiver, OpenBatch
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, MissingError, RequestError, StandbyError
@@ -55,7 +56,7 @@ class Kept:
 
     def archiver(self, write: Callable[[Any], Any] | None = None) -> Archiver:
         made = Archiver(self.world.store, write or self.world.dispatcher.writer.write, self.archive, keep_s=0)
-        made.rests, made.piece = False, 2
+        made.rests, made.piece, made.first_s = False, 2, 0.0
         return made
 
     def run(self, made: Archiver | None = None) -> None:
@@ -418,6 +419,16 @@ def test_an_archive_whose_file_system_hangs_does_not_keep_a_server_from_ending(k
     assert not hangs
 
 
+def test_a_server_that_has_just_started_leaves_the_archive_for_later(kept: Kept) -> None:
+    kept.finish("a")
+    writes: list[Any] = []
+    made = kept.archiver(writes.append)
+    made.first_s = FIRST_S
+    with made:
+        clock.sleep_s(0.3)  # the first write of a search comes within some 10 ms
+    assert writes == []
+
+
 def test_an_error_in_making_room_does_not_keep_campaigns_from_the_archive(
     kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -431,7 +442,7 @@ def test_an_error_in_making_room_does_not_keep_campaigns_from_the_archive(
 
     write = kept.world.dispatcher.writer.write
     made = Archiver(kept.world.store, write, kept.archive, keep_s=0, shorten=fail)
-    made.pause_s = 0.01
+    made.first_s, made.pause_s = 0.0, 0.01
     made._run()
     assert (kept.live(), kept.archived(), kept.archive.trouble) == ([], every, "")
     assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == ["room.failed"] * 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.worlds.batch.ordinary_cluster import NODES, OrdinaryCluster
 from tests.worlds.batch.person import SlurmPerson
+from tidemill import clock
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Slurm and act as its user"),
@@ -25,10 +26,11 @@ def running(cluster: OrdinaryCluster, user: str) -> set[str]:
     return {row["NodeList"] for row in cluster.accounted(user) if row["State"] == "RUNNING"}
 
 
-def probes(cluster: OrdinaryCluster) -> list[dict[str, str]]:
-    """Jobs of `site init` that have ended, as sacct has them."""
-    rows = cluster.accounted("ada")
-    return [row for row in rows if "-e0-" in row["JobName"] and row["NodeList"] in NODES]
+def probes(cluster: OrdinaryCluster, since_s: int) -> list[dict[str, str]]:
+    """Jobs that a `site init` has submitted since a time, and that have started, as sacct has them. Earlier tests of this
+    cluster had theirs; the last number of a name is the time."""
+    rows = [row for row in cluster.accounted("ada") if "-e0-" in row["JobName"] and row["NodeList"] in NODES]
+    return [row for row in rows if int(row["JobName"].rsplit("-", 1)[1]) >= since_s]
 
 
 def test_init_says_that_no_node_is_wholly_idle_and_its_probe_runs_on_a_part_of_one(
@@ -37,6 +39,7 @@ def test_init_says_that_no_node_is_wholly_idle_and_its_probe_runs_on_a_part_of_o
     ordinary_cluster.regular(*NODES)
     ordinary_cluster.wait(lambda: running(ordinary_cluster, "bob") == set(NODES), "sacct knows bob's jobs")
     person = SlurmPerson(ordinary_cluster, "fit")
+    began_s = int(clock.now_us() / 1e6)
 
     told = person.data("site", "init")
 
@@ -50,8 +53,8 @@ def test_init_says_that_no_node_is_wholly_idle_and_its_probe_runs_on_a_part_of_o
     assert rest.startswith("6 nodes have cores free that it cannot use (3 of 8 cores each). ")
     assert findings["GPU nodes"]["found"] == "2 of 6 nodes have GPUs, 0 of them wholly idle"
     assert findings["compute node"]["state"] == "ok", "the probe found room beside other users' jobs"
-    ordinary_cluster.wait(lambda: bool(probes(ordinary_cluster)), "sacct knows the probe")
-    (probe,) = probes(ordinary_cluster)
+    ordinary_cluster.wait(lambda: bool(probes(ordinary_cluster, began_s)), "sacct knows the probe")
+    (probe,) = probes(ordinary_cluster, began_s)
     assert (probe["NCPUS"], "gpu" in probe["AllocTRES"]) == ("1", False)
     assert len((person.site / "site.toml").read_text().splitlines()) <= 60
 

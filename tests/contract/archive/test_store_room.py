@@ -197,6 +197,7 @@ def test_a_server_that_ends_begins_no_further_piece(world: World, counting: Coun
     archiver = Archiver(
         world.store, counting.write, Archive(tmp_path / "archive"), keep_s=1e9, shorten=made.step
     )
+    archiver.first_s = 0.0
     counting.before_write = archiver._stopped.set
     archiver._run()
     assert (counting.writes, len(whole(world, jobs))) == (1, 4)

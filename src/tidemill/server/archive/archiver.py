@@ -45,6 +45,9 @@ PIECE = 1_000  #: jobs deleted in one transaction, at most
 WRITE_S_MAX = (
     0.1  #: one that took longer is followed by smaller ones, so that no request waits long for the writer
 )
+FIRST_S = 60.0
+"""Before the first search. At its start a server has sites to answer; and a short-lived one, such as that of `tidemill run`,
+need not load pyarrow, and pandas with it where that is installed: 1.5 s of a processor and 100 MB."""
 PAUSE_S = 600.0  #: between searches for campaigns that may leave
 REST_MIN_S = 0.002
 JOIN_S = 10.0  #: a file system that hangs does not hold the server up
@@ -91,7 +94,7 @@ class Archiver:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_installed = is_installed
-        self.piece, self.pause_s = PIECE, PAUSE_S
+        self.piece, self.first_s, self.pause_s = PIECE, FIRST_S, PAUSE_S
         #: pause as long as each piece took, so that others have the database half of the time
         self.rests = True
 
@@ -119,6 +122,7 @@ class Archiver:
         self.stop()
 
     def _run(self) -> None:
+        self._stopped.wait(self.first_s)
         while not self._stopped.is_set():
             try:
                 self._make_room()
