@@ -27,8 +27,8 @@ def running(cluster: OrdinaryCluster, user: str) -> set[str]:
 
 
 def probes(cluster: OrdinaryCluster, since_s: int) -> list[dict[str, str]]:
-    """Jobs that a `site init` has submitted since a time, and that have started, as sacct has them. Earlier tests of this
-    cluster had theirs; the last number of a name is the time."""
+    """Jobs that a `site init` has submitted since a time, and that have started, as sacct has them. Earlier tests
+    had theirs; the last number of a name is the time."""
     rows = [row for row in cluster.accounted("ada") if "-e0-" in row["JobName"] and row["NodeList"] in NODES]
     return [row for row in rows if int(row["JobName"].rsplit("-", 1)[1]) >= since_s]
 

@@ -46,8 +46,8 @@ WRITE_S_MAX = (
     0.1  #: one that took longer is followed by smaller ones, so that no request waits long for the writer
 )
 FIRST_S = 60.0
-"""Before the first search. At its start a server has sites to answer; and a short-lived one, such as that of `tidemill run`,
-need not load pyarrow, and pandas with it where that is installed: 1.5 s of a processor and 100 MB."""
+"""Before the first search. At its start a server has sites to answer; and a short-lived one, such as that of
+`tidemill run`, need not load pyarrow, and pandas with it where that is installed: 1.5 s of a processor and 100 MB."""
 PAUSE_S = 600.0  #: between searches for campaigns that may leave
 REST_MIN_S = 0.002
 JOIN_S = 10.0  #: a file system that hangs does not hold the server up
