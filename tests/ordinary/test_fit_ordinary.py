@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.worlds.batch.ordinary_cluster import NODES, OrdinaryCluster
 from tests.worlds.batch.person import SlurmPerson
+
 from tidemill import clock
 
 pytestmark = [
