@@ -105,8 +105,13 @@ def offline_file(folder: Path) -> Path:
     """Make the file as `make bundle` does, with this machine's `tidemill-node` only."""
     uv, maturin = ROOT / ".uv" / "venv" / "bin" / "uv", Path(sys.executable).with_name("maturin")
     node, out = ROOT / "crates" / "tidemill-node", str(folder)
+    extensions = sorted(path.parent.name for path in ROOT.glob("extensions/*/pyproject.toml"))
+    packages = ["tidemill", *(f"tidemill-{name}" for name in extensions)]
     steps: list[tuple[Path, list[str]]] = [
-        (ROOT, [str(uv), "build", "--quiet", "--wheel", "--package", "tidemill", "--out-dir", out]),
+        *(
+            (ROOT, [str(uv), "build", "--quiet", "--wheel", "--package", each, "--out-dir", out])
+            for each in packages
+        ),
         (node, [str(maturin), "build", "--quiet", "--release", "--locked", "--out", out]),
         (ROOT, [sys.executable, "scripts/bundle.py", out, out]),
     ]

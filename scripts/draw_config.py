@@ -202,6 +202,8 @@ def extension_pages() -> dict[str, str]:
         keys = config.describe(config.extended(record), inside=True)
         for name, added in config.added(record).items():
             owner = extensions.owner(extensions.SETTINGS, name)
+            if not (SOURCE.parents[1] / "extensions" / owner).is_dir():
+                continue
             head = [f"## `[{name}]` of `{added.file}`", "", inspect.getdoc(added.record) or "", ""]
             own = [key for key in keys if key.key.startswith(f"{name}.")]
             text = table(head, own, anchor=f"../../../docs/configuration.md#{ANCHOR}")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.verb_help import check_help
 
 import tidemill
 from tidemill import extensions
 from tidemill.cli.reference import extension_page
-from tidemill.cli.verbs import CORE
+from tidemill.cli.verbs import CORE, VERBS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in ROOT.glob("extensions/*/pyproject.toml"))
@@ -44,6 +45,13 @@ def is_public(module: str, name: str = "") -> bool:
     return module.removeprefix("tidemill.") in ("__version__", *own) or any(
         module == each or module.startswith(f"{each}.") for each in PUBLIC
     )
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {verb for group in CORE.values() for verb in group}))
+def test_every_verb_of_an_extension_has_help_with_an_example_and_an_about_for_each_option(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_help(verb, capsys)
 
 
 def test_an_extension_imports_public_modules_of_the_core_and_no_other_extension() -> None:

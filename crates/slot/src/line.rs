@@ -119,7 +119,7 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What Python's side says of the same patterns and texts: `tests/unit/model/test_model_line.py` reads it, too.
+    /// What Python's side says of the same patterns and texts: `tests/unit/model/test_model_handed.py` reads it, too.
     const AGREED: &str = include_str!("lines.json");
 
     #[derive(serde::Deserialize)]

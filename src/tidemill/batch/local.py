@@ -357,7 +357,7 @@ class LocalBatchSystem:
             return
         (self._directory / "stop").unlink(missing_ok=True)
         process = start(
-            [sys.executable, "-m", "tidemill.batch.local_daemon", str(self._directory)],
+            [sys.executable, "-P", "-m", "tidemill.batch.local_daemon", str(self._directory)],
             output=self._directory / "daemon.log",
             environ={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )

@@ -178,10 +178,11 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
         raise missing
     if words[0] in VERBS:
         return words[0], list(words[1:])
-    missing = extensions.missing(extensions.VERBS, words[0])
-    if missing is not None:  # also where another extension has verbs that begin with this one
-        raise missing
     family = family_of(words[0])
+    missing = extensions.missing(extensions.VERBS, words[0])
+    # another extension may have verbs that begin with this word, one of which may be meant
+    if missing is not None and (not family or len(words) == 1 or words[1].startswith("-")):
+        raise missing
     if family and len(words) == 1:
         raise ConfigError(f"`tidemill {words[0]}` needs one more word", hint=f"known: {_listed(family)}")
     if family:

@@ -117,9 +117,7 @@ IMAGES = (
 CACHE = "XRootD: tests/caches runs the same verbs on a cache"
 MPI = "a launcher: tests/local/node/test_launch_mpi.py, tests/local/site/test_wide_local.py"
 CONTAINERS = "an image of a container: tests/containers; conda: an environment by that name"
-HOURS = (
-    "an application `simulation`, ten minutes a level and Prometheus: tests/local/site/test_stress_levels.py"
-)
+HOURS = "`simulation`, ten minutes a level, Prometheus: extensions/stress/tests/site/test_stress_levels.py"
 MAIL = "a server of mail: tests/local/server/test_notify_mail.py submits with --notify"
 NOT_HERE: dict[str, dict[str, str]] = {
     "README": {"make quickstart": CHECKOUT, "sh tidemill": OFFLINE, "tidemill site init --enable": CLUSTER},

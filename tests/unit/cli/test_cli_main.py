@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.verb_help import check_help
 
 from tidemill import extensions
-from tidemill.cli.main import VERBS, load, main, parser_of
+from tidemill.cli.main import VERBS, main
 from tidemill.cli.reference import reference
 from tidemill.cli.verbs import CORE
 
@@ -51,18 +52,7 @@ def test_every_command_that_is_written_can_be_called() -> None:
 def test_every_verb_has_help_with_an_example_and_an_about_for_each_option(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = load(verb)
-    assert main([*verb.split(), "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "example: tidemill" in text
-    for action in parser_of(verb, command)._actions:
-        assert action.help, f"{verb}: {action.option_strings or action.metavar} has no help"
-        takes_value = action.option_strings and action.nargs != 0 and action.metavar
-        if takes_value and not action.required:
-            told = ("(default:", "repeatable", "only", "run after", "all jobs of")
-            assert any(word in action.help for word in told), (
-                f"{verb} {action.option_strings}: default not told"
-            )
+    check_help(verb, capsys)
 
 
 def test_the_documentation_is_what_the_parsers_say() -> None:

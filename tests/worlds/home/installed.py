@@ -10,12 +10,20 @@ from pathlib import Path
 import tidemill
 from tidemill import extensions
 from tidemill.batch import kinds
+from tidemill.config import tables
 from tidemill.transfer import allowed, schemes
 
 
 def _forget() -> None:
     """Nothing that was found of extensions counts any more."""
-    for found in (extensions.installed, kinds.kind_of, schemes.scheme_of, allowed._prefix):
+    for found in (
+        extensions.installed,
+        kinds.kind_of,
+        schemes.scheme_of,
+        allowed._prefix,
+        tables._added,
+        tables._extended,
+    ):
         found.cache_clear()
 
 

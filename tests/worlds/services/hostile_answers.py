@@ -14,16 +14,19 @@ from typing import Any
 
 import msgspec
 
+from tidemill.model.figures.activity import Activity
 from tidemill.wire import api, core_hours, hospital
 
 #: Sets the title, clears the screen, colours by C1, turns the direction, ends the line in three ways, deletes, forges.
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\x85\x7f\rover\nerror: forged"
 STATE = "FAILED"
 ANSWERS: dict[str, Any] = {
+    r"/v1/health": api.Health,
     r"/v1/jobs": api.JobPage,
     r"/v1/jobs/\d+": api.JobDetail,
     r"/v1/jobs/\d+/log": api.JobLog,
     r"/v1/campaigns": list[api.CampaignRow],
+    r"/v1/campaigns/.*/activity": Activity,
     r"/v1/campaigns/.*": api.CampaignRow,
     r"/v1/failures": api.FailurePage,
     r"/v1/outputs": api.OutputPage,

@@ -27,6 +27,7 @@ def test_the_report_passes_on_nothing_that_a_hostile_server_writes(
     check_harmless(screen)
     assert "]0;owned" in screen  # as text
     assert "this is a bug" not in screen
+    assert ('"campaigns"' if form else "CAMPAIGN") in screen, "it reported"
 
 
 @pytest.mark.parametrize("umask", UMASKS, ids=lambda umask: f"{umask:03o}")

@@ -216,7 +216,7 @@ def _verb(client: Client, verb: str, *words: str, tells: bool = False) -> str:
     flush()
     to = None if tells else subprocess.PIPE
     done = subprocess.run(
-        [sys.executable, "-m", "tidemill.cli.main", verb, "--server", client.place.address, *words],
+        [sys.executable, "-P", "-m", "tidemill.cli.main", verb, "--server", client.place.address, *words],
         stdin=subprocess.DEVNULL, stdout=to, stderr=to, text=True, encoding="utf-8", errors="replace", check=False,
     )  # fmt: skip
     if done.returncode:

@@ -109,7 +109,7 @@ def start_detached(
     from tidemill.client.home import make_home, read_up, up_runs
 
     make_home(home)
-    argv = [sys.executable, "-m", "tidemill.cli.main", "up", "--home", str(home)]
+    argv = [sys.executable, "-P", "-m", "tidemill.cli.main", "up", "--home", str(home)]
     argv += [] if nodes is None else ["--nodes", str(nodes)]
     argv += [] if cores is None else ["--cores", str(cores)]
     argv += ["--with-parent", str(os.getpid())] if tied else []
@@ -370,7 +370,7 @@ def _give_up(children: list[Child], deadline: float) -> None:
 def _children(home: Path) -> list[Child]:
     from tidemill.cli.supervise import Child
 
-    me = [sys.executable, "-m", "tidemill.cli.main"]
+    me = [sys.executable, "-P", "-m", "tidemill.cli.main"]
     tied = ["--with-parent", str(os.getpid())]
     server = [*me, "server", "run", "--home", str(home), *tied]
     site = [*me, "site", "run", str(home / "site"), "--stop-pilots", *tied]
