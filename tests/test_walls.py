@@ -15,6 +15,7 @@ import tidemill
 from tidemill import extensions
 from tidemill.cli.reference import extension_page
 from tidemill.cli.verbs import CORE, VERBS
+from tidemill.model.failure import FailureClass, next_step
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in ROOT.glob("extensions/*/pyproject.toml"))
@@ -52,6 +53,13 @@ def test_every_verb_of_an_extension_has_help_with_an_example_and_an_about_for_ea
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_help(verb, capsys)
+
+
+@pytest.mark.parametrize("failure", FailureClass)
+def test_a_next_step_of_a_failure_names_verbs_that_exist(failure: FailureClass) -> None:
+    for text in re.findall(r"`tidemill ([^`]*)`", next_step(failure, job=17, event=3)):
+        words = text.split()
+        assert {" ".join(words[:2]), words[0]} & VERBS.keys(), text
 
 
 def test_an_extension_imports_public_modules_of_the_core_and_no_other_extension() -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import tidemill
+from tidemill import extensions
 from tidemill.cli.main import VERBS, load, parser_of
 from tidemill.model.failure import (
     JOBS_OWN,
@@ -125,7 +126,11 @@ def test_every_key_command_and_option_of_a_next_step_exists(failure: FailureClas
         if words[0] != "tidemill":
             assert text in Resources.__struct_fields__, text
             continue
-        verb = next(each for each in (" ".join(words[1:3]), words[1]) if each in VERBS)
+        pair = " ".join(words[1:3])
+        verb = next((each for each in (pair, words[1]) if each in VERBS), None)
+        if verb is None:  # an extension's, whose tests are run where it is installed
+            assert extensions.missing(extensions.VERBS, pair) is not None, text
+            continue
         parser = parser_of(verb, load(verb))
         known = {option for action in parser._actions for option in action.option_strings}
         assert {word for word in words if word.startswith("--")} <= known, text
