@@ -64,7 +64,7 @@ def filled(kind: Any, name: str = "") -> Any:
     values = {each.encode_name: filled(each.type, each.name) for each in fields}
     if issubclass(kind, api.AppOffer):
         values |= {"parameters": {}}  # their names are checked when they are read
-    return values
+    return list(values.values()) if kind.__struct_config__.array_like else values
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
