@@ -59,7 +59,7 @@ OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # deadlines pass. What takes longest comes first, then what fills the room; `s3-server` is what test-transfer waits for.
 ROOM := 24
 ORDER := \
-  s3-server:4 test-local:12 test-slurm:4 test-ordinary:4 test-attack:12 test-pbs:9 test-sge:4 test-browser:10 test-postgresql:12 test-transfer:8 \
+  s3-server:12 test-slurm:4 test-ordinary:4 test-sge:4 test-local:12 test-attack:12 test-pbs:9 test-browser:10 test-postgresql:12 test-transfer:8 \
   test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-squashfs:10 test-containers:8 test-benches:12 test-fault:24
 
 .PHONY: help fuzz schemathesis large setup node quickstart s3-server test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist release bundle container clean

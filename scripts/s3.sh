@@ -49,7 +49,12 @@ start() {
 }
 
 case $verb in
-    build) cargo install --quiet --locked --version "$VERSION" --features binary --root "$dir" s3s-fs ;;
+    build)
+        # `exec`: who ends this script for its time ends cargo, and not the shell before it only. What is compiled stays
+        # until all is: the next attempt goes on with it.
+        exec env CARGO_TARGET_DIR="$dir/target" \
+            cargo install --quiet --locked --force --version "$VERSION" --features binary --root "$dir" s3s-fs
+        ;;
     start) start ;;
     stop) end_by_pid -TERM "$dir/pid" s3s-fs ;;
     crash) end_by_pid -KILL "$dir/pid" s3s-fs ;;

@@ -187,7 +187,9 @@ install_s3_server() {
   if [ -x .tools/bin/s3s-fs ] || command -v s3s-fs >/dev/null; then return 0; fi
   say 'building s3s-fs (an S3 server for tests) into .tools'
   [ -z "${CI:-}" ] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-  try_thrice 900 scripts/s3.sh build .tools >.uv/s3.log 2>&1 || say 'no s3s-fs: tests of S3 will fail; see .uv/s3.log'
+  # what takes this long is a download that hangs: the next attempt goes on where this one ends
+  try_thrice 1200 scripts/s3.sh build .tools >.uv/s3.log 2>&1 || say 'no s3s-fs: tests of S3 will fail; see .uv/s3.log'
+  rm -rf .tools/target
 }
 
 main() {
