@@ -31,14 +31,15 @@ TWO := -n 2 --dist loadfile
 # OPTIONS_x: `$(TWO)` where its files share nothing.
 # An extension is a folder of extensions/; its tests that need no cluster, browser or world of attacks run with it and the core alone.
 EXTENSIONS := $(notdir $(patsubst %/,%,$(wildcard extensions/*/)))
-GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers squashfs sge pbs slurm slurmdbd ordinary local attack fault integrations
+GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers squashfs sge pbs slurm slurmdbd ordinary local commands attack fault integrations
 TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
 TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
 TESTS_attack := tests/attack extensions/calls/tests/attack extensions/images/tests/attack extensions/report/tests/attack
 TESTS_squashfs := tests/squashfs extensions/images/tests/squashfs
-TESTS_local := tests/local extensions/stress/tests/site
+TESTS_local := tests/local/node tests/local/server tests/local/site extensions/stress/tests/site
+TESTS_commands := tests/local/cli tests/local/examples
 TESTS_browser := tests/browser extensions/report/tests/browser extensions/stress/tests/browser extensions/study/tests/browser
 # With the seeded tests of which test-core runs one seed.
 TESTS_fault := tests/fault tests/e2e/test_bad_state.py::test_torn_journals_lose_and_double_nothing \
@@ -52,6 +53,7 @@ OPTIONS_squashfs := $(TWO)
 OPTIONS_benches := -n 2
 OPTIONS_slurmdbd := $(TWO)
 OPTIONS_local := $(TWO)
+OPTIONS_commands := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # What a group takes of the ROOM beside others, in tenths of a processor: of two processors, and a little more, as each
@@ -59,7 +61,7 @@ OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # deadlines pass. What takes longest comes first, then what fills the room; `s3-server` is what test-transfer waits for.
 ROOM := 24
 ORDER := \
-  s3-server:12 test-slurm:4 test-ordinary:4 test-sge:4 test-local:12 test-attack:12 test-pbs:9 test-browser:10 test-postgresql:12 test-transfer:8 \
+  s3-server:12 test-slurm:4 test-ordinary:4 test-sge:4 test-local:12 test-commands:12 test-attack:12 test-pbs:9 test-browser:10 test-postgresql:12 test-transfer:8 \
   test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-squashfs:10 test-containers:8 test-benches:12 test-fault:24
 
 .PHONY: help fuzz schemathesis large setup node quickstart s3-server test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist release bundle container clean
