@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 LOGS = ROOT / "target" / "logs"
-TARGET_S_MAX = 2700  #: a target that hangs is ended, so that the next ones run; test-local takes 1600 beside others
+TARGET_S_MAX = 2700  #: a target that hangs is ended, so that the next ones run
 SAY_S = 60.0  #: a line on what is still running comes this often
 COUNTS = re.compile(r"\b(\d+) (passed|failed|errors?)\b")
 
