@@ -149,11 +149,11 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 def read_store(store: Path) -> Shelf:
-    """All recipes of a store. Raises ConfigError where there is no such directory, SiteError."""
+    """All recipes of a store. Raises ConfigError where that directory is missing, SiteError."""
     names = names_in(store)
     if names is None:
         raise ConfigError(
-            f"there is no store `{store}`", hint="`tidemill image build` makes one; --store names another"
+            f"no image store at `{store}`", hint="`tidemill image build` makes one; --store names another"
         )
     recipes: dict[str, Recipe] = {}
     broken: dict[str, str] = {}
