@@ -85,7 +85,7 @@ test: setup ## what fits in ten minutes: checks, unit, property, contract and en
 	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(TEST)
 
 # WITHOUT="test-x test-y" leaves some out; ORDER="test-x test-y" runs only these.
-test-groups: setup ## every group of tests that needs a cluster, a server or a browser: see docs/testing.md
+test-groups: setup ## every group of tests that needs a cluster, a server or a browser: see tests/README.md
 	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(WITHOUT:%=--without=%) $(ORDER)
 
 test-all: setup ## `make test`, then every group of tests 

@@ -56,7 +56,7 @@ def part_of_documents(path: str) -> str | None:
     parts = path.split("/")
     if not path.endswith(".md"):
         return None
-    if parts[0] in ("src", "crates"):
+    if parts[0] in ("src", "crates", "tests"):
         return "rooms"
     if parts[0] == "extensions":
         return "extensions" if "docs" in parts or parts[-1] == "README.md" else None

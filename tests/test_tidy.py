@@ -758,13 +758,13 @@ def test_the_readme_is_a_page() -> None:
 
 
 def test_every_group_of_tests_runs_in_a_lane_and_is_documented() -> None:
-    """`make test-all`, docs/testing.md and the folders of tests name the same groups."""
+    """`make test-all`, tests/README.md and the folders of tests name the same groups."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     assigned = dict(re.findall(r"^(\w+) :?= ?(.*)$", text, flags=re.MULTILINE))
     groups = assigned["GROUPS"].split()
-    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8").partition("| group |")[2]
+    page = (ROOT / "tests" / "README.md").read_text(encoding="utf-8").partition("| group |")[2]
     rows = re.findall(r"^\| `([\w-]+)` \|", page.partition("\n\n")[0], flags=re.MULTILINE)
-    listed(sorted(set(groups) ^ set(rows)), "docs/testing.md has a row for each group of the Makefile")
+    listed(sorted(set(groups) ^ set(rows)), "tests/README.md has a row for each group of the Makefile")
     lanes = re.findall(r"test-(\w+)", assigned["ORDER"])
     listed(sorted(set(groups) ^ set(lanes)), "each group runs in one lane of `make test-all`")
     assert len(lanes) == len(set(lanes))

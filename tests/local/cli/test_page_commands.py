@@ -153,10 +153,6 @@ NOT_HERE: dict[str, dict[str, str]] = {
     },
     "software-environments": dict.fromkeys(("conda", "tidemill"), CONTAINERS),
     "stress": {"tidemill stress": HOURS},
-    "testing": {
-        "sudo scripts/bare_root.sh": "root and apt: `.ci/run` makes this root",
-        **dict.fromkeys(("make", ".ci/run", ".venv/bin/python", "cargo"), "CI itself"),
-    },
     "transfers": {"tidemill site run --only": "a data-transfer node: tests/transfer starts agents with --only"},
     "web": {"tidemill web": "a browser: tests/browser opens its pages"},
 }  # fmt: skip
