@@ -22,7 +22,7 @@ def monotonic_s() -> float:
 
 
 def sleep_s(duration_s: float) -> None:
-    """Wait."""
+    """Sleep for this many seconds."""
     if duration_s > 0:
         time.sleep(duration_s)
 

@@ -79,7 +79,8 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _TextFormatter(logging.Formatter):
-    """The same for a person's eyes: `2026-11-21T13:05:01Z WARNING agent batch.away reason="..." next_try_s=2.0`."""
+    """Formats a record as one line for people: `2026-11-21T13:05:01Z WARNING agent batch.away reason="..."
+    next_try_s=2.0`."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = clock.utc_text(int(record.created * 1e6))

@@ -29,7 +29,7 @@ def printable_line(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, whose ends stay."""
+    """A text of several lines, whose ends stay; other control characters are shown as `printable_line` shows them."""
     return _IN_LINES.sub(_escape, text)
 
 

@@ -127,7 +127,8 @@ class PlainReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandCounts(msgspec.Struct, kw_only=True):
-    """What we have cost the batch system since the agent started, and how it is: for limits and for metrics."""
+    """The commands that Tidemill sent to the batch system since the agent started, and how it is: for limits
+    and for metrics."""
 
     queries: int = 0
     glances: int = 0  # of the queries

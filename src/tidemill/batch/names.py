@@ -1,5 +1,6 @@
-"""How we know our own jobs in a batch system: by user, by the shape of the name, and by the site directory's key in the
-comment (or in whatever carries our words there). Never by a number alone: numbers come back after a crash."""
+"""Recognizes Tidemill's own jobs in a batch system: by user, by the shape of the name, and by the site
+directory's key in the comment (or in whatever carries our words there). Never by a number alone: numbers come
+back after a crash."""
 
 from __future__ import annotations
 

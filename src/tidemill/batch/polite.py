@@ -1,4 +1,5 @@
-"""What we may cost a batch system: commands a minute, bytes and seconds of each, and rarer polls where it is slow.
+"""Limits on what Tidemill costs a batch system: commands a minute, bytes and seconds of each, and rarer polls
+where it is slow.
 
 Shared by all adapters; every command of theirs goes through one `Budget`. Its `calls` are exported as metrics.
 """

@@ -27,7 +27,7 @@ class ChildProcess(Protocol):
     pid: int
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """The child's exit status, None while it runs."""
 
 
 class Process(NamedTuple):

@@ -1,4 +1,4 @@
-"""What we write down of our submissions beside the batch system, and what their scripts write of their end.
+"""Records of Tidemill's submissions beside the batch system, and what their scripts write of their end.
 
 DIR/scripts/NAME        the script; there before we submit
 DIR/scripts/NAME.node   what runs on each node
@@ -60,12 +60,12 @@ class Records:
         return (self.directory / "scripts" / name).exists()
 
     def note(self, name: str, submitted: SubmissionRecord) -> None:
-        """It is submitted. Raises SiteError."""
+        """Write down that a submission has its number. Raises SiteError."""
         write_durable(self.directory / "scripts" / f"{name}.id", msgspec.json.encode(submitted))
         self._known[name] = submitted
 
     def submitted(self, name: str) -> SubmissionRecord | None:
-        """What we know of a submission, None where we know no number of it."""
+        """The record of a submission; None where its number is not known."""
         if name in self._known:
             return self._known[name]
         try:
@@ -94,7 +94,7 @@ class Records:
             raise SiteError(f"failed to write to `{folder}`: {error.strerror}") from error
 
     def output(self, name: str) -> Path:
-        """What it prints."""
+        """The file with what an allocation's script prints."""
         return self.directory / "output" / name
 
     def has_started(self, name: str) -> bool:

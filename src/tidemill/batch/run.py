@@ -54,7 +54,7 @@ class LongReplyError(SiteError):
 
 
 class CommandResult(NamedTuple):
-    """What a program did."""
+    """The exit status and output of a program."""
 
     command: str  #: for messages, cut
     status: int  #: exit status, or minus the signal that ended it

@@ -81,7 +81,7 @@ class ScriptDialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compose(submission: BatchSubmission, place: ScriptDialect) -> str:
-    """The script."""
+    """The text of a batch script."""
     lines = ["#!/bin/sh", place.head] if place.head else ["#!/bin/sh"]
     lines.append(f"dir={shlex.quote(str(place.directory))}")
     lines.append(f"name={shlex.quote(submission.name)}")
@@ -109,7 +109,7 @@ def node_text(submission: BatchSubmission) -> str:
 
 
 def node_script(directory: Path, name: str) -> Path:
-    """Where it lies."""
+    """The path of the script that runs on each node."""
     return directory / "scripts" / f"{name}.node"
 
 

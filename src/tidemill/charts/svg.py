@@ -23,7 +23,7 @@ class Frame(NamedTuple):
 
     @property
     def below(self) -> float:
-        """Its lower edge."""
+        """The frame's lower edge."""
         return self.above + self.high
 
 

@@ -52,8 +52,8 @@ class ArrivalNotice:
 
 
 def outputs_lines(detail: JobDetail) -> list[str]:
-    """Of a job that goes on: what has arrived of each output, or when it comes. Empty = it has ended, or only its
-    application says what its outputs are. Pure."""
+    """Lines on the outputs of a job that goes on: what has arrived of each, or when it comes. Empty = it has
+    ended, or only its application says what its outputs are. Pure."""
     from tidemill.model.arrival import arrives, comes_when
 
     spec = detail.spec

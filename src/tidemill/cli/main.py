@@ -212,7 +212,7 @@ def _in_family(pair: str, family: Sequence[str]) -> str:
 
 
 def overview() -> str:
-    """What `tidemill --help` prints."""
+    """The text that `tidemill --help` prints."""
     lines = [
         "usage: tidemill VERB [OPTIONS]",
         "",

@@ -134,7 +134,7 @@ applications that your server knows. `tidemill man VERB` shows a manual page, as
 
 
 def reference() -> str:
-    """The page."""
+    """The page `docs/cli.md`."""
     parts = [HEAD, "## Options of every verb\n", _options(_common())]
     parts.append(
         "Verbs that start or check something on this machine have neither `--server` nor `--secret-file`, or an option "

@@ -48,7 +48,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, 0 while it does not run."""
+        """The child's process id, 0 while it does not run."""
         return self.process.pid if self.process is not None else 0
 
     def tend(self) -> bool:

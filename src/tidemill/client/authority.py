@@ -72,12 +72,12 @@ class Authority:
 
     @property
     def certificate_path(self) -> Path:
-        """Its certificate with its CRL."""
+        """The file with the CA's certificate and its CRL."""
         return self._place / CA
 
     @property
     def key_path(self) -> Path:
-        """Its key."""
+        """The file with the CA's private key."""
         return self._place / KEY
 
     @classmethod

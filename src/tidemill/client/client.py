@@ -208,7 +208,7 @@ class Client:
         return self._repeat(lambda: self.connection.call("GET", path, reply_type, query=query))
 
     def job(self, job: int) -> JobDetail:
-        """Everything about one job."""
+        """Return everything about one job."""
         return self.get(f"/v1/jobs/{job}", JobDetail)
 
     def jobs(
@@ -247,7 +247,7 @@ class Client:
         )
 
     def job_activity(self, job: int) -> Activity:
-        """The same of a job of 200 events or more; without intervals for a smaller one."""
+        """What payloads of a job of 200 events or more did over time; without intervals for a smaller one."""
         return self.get(f"/v1/jobs/{job}/activity", Activity)
 
     def campaigns(self, *, archived: bool = False) -> list[CampaignRow]:

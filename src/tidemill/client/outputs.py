@@ -184,7 +184,8 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> Path:
-        """Where it is. Raises ConfigError for a member of a bundle, which has no path: use `open` or `copy`."""
+        """The path of the file. Raises ConfigError for a member of a bundle, which has no path: use `open` or
+        `copy`."""
         if self.offset is not None:
             raise ConfigError(
                 f"`{self.name}` is a member of the bundle `{self.place}`, not a file",

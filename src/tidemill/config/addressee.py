@@ -18,7 +18,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class Occasion(StrEnum):
-    """What can be notified."""
+    """An event that can be notified."""
 
     JOB = "job"
     CAMPAIGN = "campaign"

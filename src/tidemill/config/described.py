@@ -21,7 +21,7 @@ class Setting(NamedTuple):
 
     @property
     def info(self) -> inspect.Type:
-        """Its type with all annotations."""
+        """The setting's type with all annotations."""
         return self.field.type
 
 

@@ -30,7 +30,7 @@ class WardCure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def text(self) -> str:
-        """What it changes, for people; empty = nothing."""
+        """What the cure changes, for people; empty = nothing."""
         parts = [f"memory x {self.memory_factor:g}"] if self.memory_factor > 1 else []
         parts += {"file": ["inputs staged whole"], "cache": ["read through the cache"]}.get(self.read, [])
         parts += ["one payload per node"] if self.whole_node else []

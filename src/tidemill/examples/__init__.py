@@ -33,7 +33,7 @@ def install(apps_dir: Path, *, python: str = sys.executable) -> list[str]:
 
 
 def install_far(apps_dir: Path, *, python: str = sys.executable) -> list[str]:
-    """The same for the applications that open far files: `skim` (uproot) and `far-copy` (xrdcp).
+    """Install the applications that open far files: `skim` (uproot) and `far-copy` (xrdcp).
 
     They are not among `install`'s: not every site has XRootD's client.
     """

@@ -44,7 +44,7 @@ class TriedRange:
 
 @dataclass
 class TrialOutcome:
-    """What a payload did."""
+    """The ranges that a payload asked for, and its failed events."""
 
     pieces: list[TriedRange] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)

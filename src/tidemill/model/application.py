@@ -49,7 +49,7 @@ class LineText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Runtime(StrEnum):
-    """What starts a container."""
+    """A program that starts containers."""
 
     APPTAINER = "apptainer"
     SHIFTER = "shifter"

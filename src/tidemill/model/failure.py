@@ -314,7 +314,8 @@ def next_step(failure: str, *, job: int | None = None, event: int | None = None,
 
 
 def step_after(evidence: Evidence, *, job: int | None = None, event: int | None = None) -> str:
-    """The same where there is evidence of the failure: it says whether there is anything to read, or to approve."""
+    """The next step where there is evidence of the failure: it says whether there is anything to read, or to
+    approve."""
     if GROWS in evidence.message:
         return "nothing: the event runs again with more memory or time"
     if evidence.message.startswith(ILLEGAL):

@@ -129,7 +129,7 @@ def options_text(amount: SlotNeed, asked: SlotNeed) -> str:
 
 
 def keys_text(amount: SlotNeed, asked: SlotNeed) -> str:
-    """The same as keys of `resources` in a job file: `cores = 2, devices = {gpu = 0}`."""
+    """An amount as keys of `resources` in a job file: `cores = 2, devices = {gpu = 0}`."""
     words = [f"cores = {amount.cores}"] if amount.cores < asked.cores else []
     words += [f"memory_mb = {amount.memory_mb}"] if amount.memory_mb < asked.memory_mb else []
     fewer = any(number < asked.devices[kind] for kind, number in amount.devices.items())

@@ -20,7 +20,7 @@ class Role(StrEnum):
 
 
 class Via(StrEnum):
-    """How it was shown who asks."""
+    """How the asker's identity was shown."""
 
     SOCKET = "socket"  #: the kernel names the user at the other end of the Unix socket
     SECRET = "secret"  #: the secret of a private file

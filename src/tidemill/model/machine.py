@@ -148,7 +148,8 @@ class JobCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it at `at_s`. What could not be seen is said in `hidden`, in words for people."""
+    """Nodes, running and waiting jobs of a machine at `at_s`. What could not be seen is said in `hidden`, in
+    words for people."""
 
     at_s: float
     nodes: list[Node]

@@ -29,7 +29,8 @@ def count_gpus(binary: Path, *, timeout_s: float = TIMEOUT_S) -> int:
 
 
 def _listed(binary: Path, timeout_s: float) -> bytes:
-    """What it prints. A process that cannot be killed is left behind, not waited for, and not followed by more."""
+    """The output of `tidemill-node gpus`. A process that cannot be killed is left behind, not waited for, and
+    not followed by more."""
     stuck[:] = [each for each in stuck if each.poll() is None]
     if stuck:
         raise TimeoutError(f"an earlier count, process {stuck[0].pid}, still hangs")

@@ -327,7 +327,7 @@ def replay(directory: Path, offsets: Mapping[str, int]) -> Iterator[list[Record]
 
 
 def _skip(why: str) -> None:
-    """It was logged when it was read first."""
+    """Ignore damage, which was logged when it was read first."""
 
 
 def _read_bytes(path: Path, at: int, size: int) -> bytes:

@@ -95,7 +95,7 @@ Figures = dict[str, int]
 
 
 def _share(figure: str) -> Callable[[Figures, float], float | None]:
-    """Of the time of all cores."""
+    """A quantity: the share of a figure in the time of all cores."""
 
     def value(found: Figures, over_s: float) -> float | None:
         if figure not in found or not found.get("cores"):

@@ -169,7 +169,7 @@ class _Link(object):
         return _relative(path)
 
     def send(self, lines: List[str]) -> None:
-        """Report."""
+        """Report these lines."""
         for line in lines:
             self.failed += line.startswith("failed ")
             sys.stderr.write("tidemill: %s\n" % line)

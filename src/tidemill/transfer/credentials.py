@@ -1,4 +1,4 @@
-"""What we show to an endpoint: certificates, proxies, bearer tokens; and whether they still hold.
+"""Credentials for endpoints: certificates, proxies, bearer tokens; and whether they still hold.
 
 Secrets go to clients by files and environment, never by arguments, which every user of a machine can read.
 """
@@ -168,7 +168,7 @@ def token(place: RemoteFile) -> str | None:
 
 
 def tls(place: RemoteFile) -> ssl.SSLContext:
-    """How we speak TLS with this place. Raises TransferError where our files are missing or have expired."""
+    """The TLS context for this place. Raises TransferError where our files are missing or have expired."""
     endpoint = place.endpoint
     try:
         if endpoint.certificate is not None:

@@ -88,7 +88,7 @@ class Roots:
         self._opened: tuple[Path, ...] = ()
 
     def opened(self, path: Path) -> Roots:
-        """The same, but that this directory or file in the closed one can be reached; `path` is without links."""
+        """The roots, but that this directory or file in the closed one can be reached; `path` is without links."""
         found = copy(self)
         found._opened = (*self._opened, path)
         return found
@@ -141,7 +141,7 @@ class Roots:
 
 
 class FileTransfer:
-    """See `transfer/contract.py`. `roots`: where files may be read."""
+    """Moves files of this machine: an adapter of `transfer/contract.py`. `roots`: where files may be read."""
 
     def __init__(self, roots: Roots, *, size_max: int) -> None:
         self._roots = roots

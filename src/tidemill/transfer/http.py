@@ -80,7 +80,7 @@ class _Reply(NamedTuple):
 
 
 class HttpAdapter:
-    """See `contract.Adapter`. `endpoints`: where redirections may lead."""
+    """Moves files over HTTP and WebDAV: a `contract.Adapter`. `endpoints`: where redirections may lead."""
 
     resumes = True
     tells_at_once = True

@@ -450,7 +450,7 @@ class _Sums:
         self._thread.shutdown()
 
     def of(self, algorithm: str) -> str:
-        """One of them. Raises TransferError where the file cannot be read."""
+        """The checksum of one algorithm. Raises TransferError where the file cannot be read."""
         return self._sums.result()[algorithm]
 
     def moved(self, size: int, checked: str) -> Moved:

@@ -26,7 +26,7 @@ _QUERY = re.compile(r"\?\S*")
 
 
 class ClientResult(NamedTuple):
-    """What a client did."""
+    """The exit status and output of a client program."""
 
     program: str
     status: int
@@ -35,7 +35,7 @@ class ClientResult(NamedTuple):
 
     @property
     def last_words(self) -> str:
-        """What it said last, in one line and cut; without queries, in which tokens may be."""
+        """The last words of the client program, in one line and cut; without queries, in which tokens may be."""
         lines = [
             line.strip() for line in (self.errors.strip() or self.output.strip()).splitlines() if line.strip()
         ]

@@ -55,7 +55,7 @@ _MISSING = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
 
 
 class S3Adapter:
-    """See `contract.Adapter`."""
+    """Moves files to and from S3: a `contract.Adapter`."""
 
     resumes = False
     tells_at_once = True

@@ -64,11 +64,11 @@ class MoveLimits(NamedTuple):
     stall_s: float = 120.0
 
     def at(self, endpoint: str) -> int:
-        """At an endpoint."""
+        """The moves at once at an endpoint."""
         return self.endpoints.get(endpoint, 1)
 
     def own(self, limit: int) -> int:
-        """Of a limit what one owner may use."""
+        """The part of a limit that one owner may use."""
         return max(1, limit - 1) if self.is_shared else limit
 
 

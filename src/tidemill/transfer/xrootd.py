@@ -39,7 +39,7 @@ _AT = re.compile(r"(?<!\S)(?P<host>\[[^\]\s]{1,255}\]|[^\s:]{1,255}):(?P<port>\d
 
 
 class XrootdAdapter:
-    """See `contract.Adapter`."""
+    """Moves files with XRootD's client programs: a `contract.Adapter`."""
 
     resumes = True
     tells_at_once = False

@@ -133,7 +133,7 @@ class JobRow(msgspec.Struct, kw_only=True):
 
     @property
     def campaign_reference(self) -> str:
-        """Its campaign as `OWNER/NAME`, or as `NAME` if the server does not name the owner."""
+        """The job's campaign as `OWNER/NAME`, or as `NAME` if the server does not name the owner."""
         return reference_or_name(self.owner, self.campaign)
 
 

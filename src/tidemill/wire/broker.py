@@ -40,7 +40,7 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """As in a URL."""
+        """The broker's address as in a URL."""
         return f"amqps://{self.host}:{self.port}/{self.vhost}"
 
 

@@ -94,7 +94,8 @@ def _text(value: str | bytes | None) -> str:
 
 
 class Link:
-    """See the module. `on_up` is called in the link's thread whenever the connection has come up."""
+    """A connection to the broker that restores itself. `on_up` is called in the link's thread whenever the
+    connection has come up."""
 
     def __init__(
         self,

@@ -99,11 +99,11 @@ class Spool:
         yield channel.LAST, source.read()
 
     def content(self) -> bytes:
-        """All of it."""
+        """The bytes of the whole pickle."""
         return self._source().read() if self._file is not None else b"".join(self._pieces)
 
     def load(self) -> Any:
-        """What was pickled."""
+        """The object that was pickled."""
         return pickle.load(self._source())
 
     def close(self) -> None:
@@ -204,5 +204,5 @@ def _dumped(call: Any, directory: Path, used: Any) -> Spool | None:
 
 
 def loaded(content: bytes) -> Any:
-    """What one frame carries."""
+    """The object that one frame carries."""
     return pickle.loads(content)

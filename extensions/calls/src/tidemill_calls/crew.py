@@ -48,7 +48,7 @@ class Crew:
         self._thread = threading.Thread(target=self._run, name="tidemill-workers", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that submits workers."""
         self._thread.start()
 
     def ring(self) -> None:

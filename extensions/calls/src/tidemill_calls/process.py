@@ -326,7 +326,7 @@ class CallProcess:
             time.sleep(0.001)
 
     def go_on(self) -> None:
-        """After `pause`."""
+        """Let the process go on after `pause`."""
         self._signal(signal.SIGCONT)
 
     def has_ended(self) -> bool:

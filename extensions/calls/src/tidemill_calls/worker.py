@@ -42,7 +42,7 @@ class _Call(NamedTuple):
         return len(self.content) == 1 and fits_packet(self.content[0])
 
     def frames(self) -> bytes:
-        """As parts."""
+        """The call as frames of its parts."""
         kinds = [channel.PART] * (len(self.content) - 1) + [channel.LAST]
         return b"".join(framed(kind, piece) for kind, piece in zip(kinds, self.content, strict=True))
 

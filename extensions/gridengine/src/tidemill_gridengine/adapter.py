@@ -75,7 +75,7 @@ _log = Log("gridengine")
 
 
 class GridEngineBatchSystem:
-    """See `batch/contract.py`."""
+    """Grid Engine as a batch system of `batch/contract.py`."""
 
     def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
         self._config = config

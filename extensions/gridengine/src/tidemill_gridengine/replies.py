@@ -66,7 +66,8 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def runs(self) -> bool:
-        """It has slots: running, starting, or suspended. Unknown letters with a start time count as running."""
+        """Whether the job has slots: running, starting, or suspended. Unknown letters with a start time count
+        as running."""
         if any(letter in self.state for letter in "rtsST"):
             return True
         return self.started_s is not None and "q" not in self.state

@@ -40,7 +40,7 @@ _log = Log("gridftp")
 
 
 class GridFtpAdapter:
-    """See `contract.Adapter`."""
+    """Moves files over GridFTP: a `contract.Adapter`."""
 
     resumes = False
     tells_at_once = False

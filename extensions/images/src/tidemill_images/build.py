@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out."""
+    """An image that was built, and what it took."""
 
     recipe: Recipe
     path: Path

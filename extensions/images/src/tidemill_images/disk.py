@@ -23,7 +23,7 @@ class Disk:
     """Files of this machine. Paths may hold bytes that are not UTF-8, as `os.fsdecode` gives them."""
 
     def kind(self, path: str) -> str | None:
-        """See `Files`."""
+        """The kind of file at a path, as `Files` asks."""
         try:
             return kind_of(os.lstat(path).st_mode)
         except OSError as error:
@@ -32,14 +32,14 @@ class Disk:
             raise Unreadable(error.strerror) from error
 
     def target(self, path: str) -> str:
-        """See `Files`."""
+        """The target of a link, as `Files` asks."""
         try:
             return os.readlink(path)  # noqa: PTH115
         except OSError as error:
             raise Changed(f"link `{shown(path)}`: {error.strerror}") from error
 
     def names(self, path: str) -> list[tuple[str, str]]:
-        """See `Files`."""
+        """The names in a directory with their kinds, as `Files` asks."""
         try:
             with os.scandir(path) as entries:
                 return sorted((entry.name, _kind_of_entry(entry)) for entry in entries)
@@ -47,7 +47,7 @@ class Disk:
             raise Unreadable(error.strerror) from error
 
     def readable(self, path: str) -> str | None:
-        """See `Files`."""
+        """Why a path cannot be read, as `Files` asks; None = it can."""
         return None if os.access(path, os.R_OK, effective_ids=True) else "it may not be read"
 
 
@@ -115,7 +115,7 @@ class Content:
             os.close(descriptor)
 
     def sha256(self) -> str:
-        """Of all pieces that were given."""
+        """The SHA-256 of all pieces that were given."""
         return self._sum.hexdigest()
 
     def _is_sparse(self) -> bool:

@@ -106,7 +106,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. Numbers are sums over the profile's runs."""
+    """What a profile says of its search paths and areas. Numbers are sums over the profile's runs."""
 
     runs: int
     ops: int

@@ -60,7 +60,7 @@ class PackedName(msgspec.Struct, frozen=True):
 
 
 class Squashed(msgspec.Struct, frozen=True):
-    """What was written."""
+    """An image that was written: its names, and its size unpacked."""
 
     listed: list[PackedName]
     unpacked_bytes: int

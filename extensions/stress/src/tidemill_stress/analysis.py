@@ -146,7 +146,7 @@ def _knee(found: Sequence[_Measured]) -> knee.Knee:
 
 
 def _slots(run: Run, found: Sequence[_Measured]) -> tuple[int, str]:
-    """Of the first placement of the test whose best is as good as the best of all."""
+    """The best number of slots of the first placement whose best is as good as the best of all."""
     passes: dict[str, dict[int, list[Estimate]]] = {}  # by placement and slots
     for each in sorted(found, key=lambda one: one.run.step.number):
         of = passes.setdefault(each.run.step.placement, {})

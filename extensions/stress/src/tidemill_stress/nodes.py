@@ -82,7 +82,7 @@ def judge(levels: Sequence[Sequence[Payload]]) -> list[NodeQuality]:
 
 
 def slow_nodes(found: Sequence[NodeQuality]) -> set[str]:
-    """Those that are slow."""
+    """The names of nodes that are slow."""
     return {each.node for each in found if each.verdict == "slow"}
 
 

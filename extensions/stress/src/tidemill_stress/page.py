@@ -41,7 +41,7 @@ HEADS = [
 
 
 def page(run: Run, found: Analysis) -> str:
-    """The page."""
+    """The HTML page of a stress test."""
     body = [
         _advice(run, found),
         section(

@@ -98,7 +98,7 @@ def page(ask: PageRequest, made: Pages) -> str:
 
 
 def _campaigns(ask: PageRequest, run: str) -> dict[int, CampaignRow]:
-    """Of each level the newest campaign: a run that goes on after an interruption starts its level again."""
+    """The newest campaign of each level: a run that goes on after an interruption starts its level again."""
     own = ask.own(Act.READ)
     owner = ask.query.text("owner") if own is None else own
     query = web_pages.CampaignQuery(text=f"stress-{run}-", owner=owner, size=CAMPAIGNS_MAX)

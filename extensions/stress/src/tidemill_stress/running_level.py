@@ -55,7 +55,7 @@ class RunningLevel:
         self._sums.look(here)
 
     def seen(self, guards: Sequence[str]) -> Seen:
-        """What is known now."""
+        """Payloads, nodes and guards of the level, as known now."""
         self.record.payloads = self._times.read(self._jobs)
         return Seen(
             self.record.payloads, self.record.submitted_s, clock.now_us() / 1e6, nodes=self._nodes,

@@ -66,7 +66,7 @@ _log = Log("pbs")
 
 
 class PbsBatchSystem:
-    """See `batch/contract.py`."""
+    """PBS as a batch system of `batch/contract.py`."""
 
     def __init__(
         self, directory: Path, config: Cluster, *, key: str, account: str = "", deaths: Deaths | None = None

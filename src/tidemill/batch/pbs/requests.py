@@ -162,7 +162,7 @@ class Hosts:
         return self._asked[name, value]
 
     def _find(self, name: str, value: str) -> str:
-        """The word as a feature; empty if all hosts have it, or none."""
+        """A word of the request as a feature; empty if all hosts have it, or none."""
         if name in _NAMES:
             host = self.of_vnode.get(value, "") if name == "vnode" else value
             return self._tell(f"host={host}", {host} & self._names)

@@ -152,7 +152,7 @@ def find_refusal(budget: Budget, words: list[str], script: bytes) -> str:
 
 
 def _architectures(budget: Budget, notes: list[str]) -> list[str]:
-    """Of the nodes: `x86_64`, `aarch64`."""
+    """The architectures of the nodes: `x86_64`, `aarch64`."""
     reply = _asked(budget, ["scontrol", "-a", "-o", "show", "nodes"], notes)
     lines = text.records(reply.output, "NodeName=") if reply else iter(())
     return sorted({text.value(line, "Arch") for line in lines} - {""})

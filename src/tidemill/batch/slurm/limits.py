@@ -37,7 +37,7 @@ class Walltimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """All of them."""
+        """All limits, of QOS and of associations."""
         return (*self.qos, *self.associations)
 
 

@@ -86,7 +86,7 @@ def canceled_by(word: str) -> str:
 
 
 def canceled_while_waiting(batch_id: str, by: str = "") -> Status:
-    """The word on an element of an array that was canceled while it waited: Slurm keeps no record of it (22.05.8,
+    """The status of an element of an array that was canceled while it waited: Slurm keeps no record of it (22.05.8,
     tried)."""
     return Status(
         answer=Answer.FOUND,
@@ -137,7 +137,7 @@ def _ordered(jobs: list[OwnJob], *, renamed: bool) -> list[Match]:
 
 
 def tell(match: Match) -> Status:
-    """The word on an allocation."""
+    """The status of an allocation, from its row of `squeue`."""
     job = match.job
     state, ending = job_state(job.word, job.reason)
     reason = "" if job.reason in ("None", "") else job.reason
@@ -260,8 +260,8 @@ def accounted(
 
 
 def _unfolded(rows: Collection[tuple[str, str, str, str]], wanted: Collection[str]) -> dict[str, Status]:
-    """What one row says of the elements that never started: `16_[0-3]|CANCELLED by 1` (22.05.8; it names those, too,
-    that have rows of their own)."""
+    """The status, from one row, of the elements that never started: `16_[0-3]|CANCELLED by 1` (22.05.8; it
+    names those, too, that have rows of their own)."""
     found: dict[str, Status] = {}
     for base, number, text, word in rows:
         if job_state(word)[0] is not AllocationState.CANCELED:

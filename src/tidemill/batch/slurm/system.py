@@ -63,7 +63,7 @@ _log = Log("slurm")
 
 
 class SlurmBatchSystem:
-    """See `batch/contract.py`. `key`: of the site directory, in the comment of each job."""
+    """Slurm as a batch system of `batch/contract.py`. `key`: of the site directory, in the comment of each job."""
 
     def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
         self._directory = directory
@@ -272,7 +272,7 @@ class SlurmBatchSystem:
         return user == self._user and is_allocation_name(name) and carries_key(comment, self._key)
 
     def _told(self, name: str, status: Status) -> Status:
-        """The word, with the last lines of what failed; an end is remembered."""
+        """The status to report, with the last lines of what failed; an end is remembered."""
         if status.state not in ALLOCATION_FINAL:
             self._ended.pop(name, None)
             return status
@@ -302,7 +302,8 @@ class SlurmBatchSystem:
         }
 
     def _withdrawn(self, missing: Collection[str], jobs: Collection[text.OwnJob]) -> dict[str, Status]:
-        """See `own.withdrawn`. Nothing is asked for where no such element was seen waiting before."""
+        """Allocations that were canceled while they waited, by `own.withdrawn`. Nothing is asked for where no
+        such element was seen waiting before."""
         if not any(name in self._waited_s for name in missing):
             return {}
         since_s = clock.monotonic_s() - job_age_s(self._survey.settings())
@@ -320,7 +321,7 @@ class SlurmBatchSystem:
         return Status(answer=Answer.GONE, reason=f"Slurm has not known it for {constants.UNKNOWN_S:g} s")
 
     def _by_others(self, answers: Mapping[str, Status], news: Collection[str]) -> dict[str, Status]:
-        """Of those whose end is news, those that this agent did not cancel, with the user who did where the accounting
+        """Allocations whose end is news and that this agent did not cancel, with the user who did where the accounting
         knows: squeue does not. For people: nothing depends on its reply."""
         canceled = {name for name in news if name in answers and answers[name].ending is Ending.CANCELED}
         unknown = [name for name in canceled - self._canceled if not answers[name].canceled_by]
@@ -452,7 +453,7 @@ class SlurmBatchSystem:
 
 
 def _with_tail(status: Status, path: Path) -> Status:
-    """The word, with the last lines of the output."""
+    """The status, with the last lines of the output."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

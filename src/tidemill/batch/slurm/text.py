@@ -409,7 +409,7 @@ def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
 
 
 def with_default_memory(found: list[Partition], settings: Mapping[str, str]) -> list[Partition]:
-    """The same with the cluster's default of memory where a partition has none of its own (slurm.conf(5),
+    """The partitions with the cluster's default of memory where a partition has none of its own (slurm.conf(5),
     DefMemPerCPU); with none at all where Slurm does not give out memory."""
     counts_memory = "MEMORY" in settings.get("SelectTypeParameters", "").upper()
     per_node = whole(settings.get("DefMemPerNode", "")) or 0

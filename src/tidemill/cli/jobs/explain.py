@@ -136,7 +136,7 @@ def story(detail: JobDetail, *, now_us: int) -> list[str]:
 
 
 def _at_work(detail: JobDetail, *, now_us: int) -> list[str]:
-    """Of a job that waits for nothing: since when, how far, how fast, until when."""
+    """Lines on a job that waits for nothing: since when, how far, how fast, until when."""
     row = detail.row
     site = row.site or next((each.site for each in detail.attempts), None)
     ran_s = _ran_s(detail, now_us=now_us)
@@ -192,7 +192,7 @@ def _ran_s(detail: JobDetail, *, now_us: int) -> float:
 
 
 def _ended(detail: JobDetail) -> list[str]:
-    """Of a job that is over: what was done, in what time, with what, and where the outputs are."""
+    """Lines on a job that is over: what was done, in what time, with what, and where the outputs are."""
     row, usage = detail.row, detail.usage
     lines = []
     counts = f"{count_text(row.events_done)} of {count_text(row.events)} events done"

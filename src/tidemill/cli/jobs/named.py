@@ -65,7 +65,7 @@ def named(words: Sequence[str], campaign: str | None, *, verb: str, several: boo
 
 
 def needed(found: NamedJobs, verb: str) -> NamedJobs:
-    """The same. Raises ConfigError if it names nothing. Pure."""
+    """The jobs or the campaign that were named. Raises ConfigError if nothing was. Pure."""
     if not found.jobs and found.campaign is None:
         raise ConfigError(
             f"`tidemill {verb}` needs a job or a campaign", hint=f"tidemill {verb} 7, tidemill {verb} zmumu"

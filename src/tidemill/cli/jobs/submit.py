@@ -239,7 +239,7 @@ def check_width(args: Namespace) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Submit."""
+    """Submit a job file or a job of options."""
     if (args.file is None) == (args.app is None):
         raise ConfigError("`tidemill submit` needs a job file, or --app, and not both")
     client = client_of(args)

@@ -379,7 +379,7 @@ def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteCon
 
 
 def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) -> list[tuple[str, str]]:
-    """What it does from here on and which command comes next: (head, text)."""
+    """What the site does from here on and which command comes next: (head, text)."""
     where = "" if is_default else f" {path.parent}"
     stop_file = read.stop_file or path.parent / "STOP"
     is_up = is_default and read.is_its_own  # `tidemill up` runs the server of the home, and this site with it

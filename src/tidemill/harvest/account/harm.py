@@ -140,7 +140,7 @@ class _Watched(msgspec.Struct):
         return self._with(Moment(end_s - latency_s, end_s - latency_s, end_s))
 
     def block(self, since: Moment) -> None:
-        """It could start again without Tidemill."""
+        """Note that the job could start again without Tidemill."""
         if self.free is not None:
             self.earlier = self._with(self.free)
             self.since, self.free = since, None
@@ -240,7 +240,7 @@ class Tracker:
         return self._days.get(file_name(at_s), Totals())
 
     def day_classes(self, at_s: float) -> dict[SizeAndLength, ClassTotals]:
-        """The same by class of size and length."""
+        """Totals of a day's regular jobs by class of size and length."""
         return self._classes.get(file_name(at_s), {})
 
     @property

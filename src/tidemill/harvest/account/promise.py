@@ -43,7 +43,7 @@ class WaitBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromiseState(StrEnum):
-    """What the interval says."""
+    """Whether the 95 % interval keeps or breaks the promise."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -52,7 +52,7 @@ class PromiseState(StrEnum):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The state in words for people."""
         return {PromiseState.UNSURE: "not sure", PromiseState.UNJUDGED: "no verdict"}.get(self, str(self))
 
 

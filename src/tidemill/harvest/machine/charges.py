@@ -39,15 +39,15 @@ class JobHome(Protocol):
 
     @property
     def cores(self) -> int:
-        """Of each."""
+        """Cores of each node."""
 
     @property
     def memory_mb(self) -> int:
-        """Of each, at least; 0 = not known."""
+        """Memory of each node, at least; 0 = not known."""
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """All of them."""
+        """All nodes where the job may run."""
 
     @property
     def size(self) -> int:

@@ -58,14 +58,14 @@ def for_gpus(counts: NodeCounts) -> NodeCounts:
 
 
 def with_away(counts: NodeCounts | None, away: int) -> NodeCounts | None:
-    """The same with nodes that are down or drained: they belong to no pool."""
+    """The counts with nodes that are down or drained: they belong to no pool."""
     if counts is None or not away:
         return counts
     return msgspec.structs.replace(counts, away=counts.away + away, nodes=counts.nodes + away)
 
 
 def with_pilots(counts: NodeCounts, *, begun: int, left: int) -> NodeCounts:
-    """The same after pilots have begun on `begun` nodes, and have left `left` others, which are not free yet."""
+    """The counts after pilots have begun on `begun` nodes, and have left `left` others, which are not free yet."""
     gone = min(left, counts.ours)
     from_idle = min(begun, counts.idle)
     from_other = min(begun - from_idle, counts.other)

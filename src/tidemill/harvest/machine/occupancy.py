@@ -15,7 +15,7 @@ FAR_S = 4e9
 
 
 class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
-    """By name of node."""
+    """What holds each node, by its name."""
 
     now_s: float
     slack_s: float

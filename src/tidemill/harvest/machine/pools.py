@@ -169,7 +169,7 @@ class _Group:
 
     @property
     def memory_mb(self) -> int:
-        """Of each node, at least."""
+        """Memory of each node, at least."""
         return min(node.memory_mb for node in self.nodes)
 
     @property

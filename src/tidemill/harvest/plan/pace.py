@@ -134,7 +134,7 @@ class FadingRate:
         self._at_s = 0.0
 
     def add(self, now_s: float, events: int) -> None:
-        """Take notice of events."""
+        """Count events that happened now."""
         self._sum = self._faded(now_s) + events
         self._at_s = now_s
 
@@ -179,11 +179,11 @@ class GlancePace:
         self._left_at_s: float | None = None
 
     def changed(self, now_s: float) -> None:
-        """Take notice of a glance that showed a change."""
+        """Count a glance that showed a change."""
         self._changes.add(now_s, 1)
 
     def needed(self, now_s: float, arrivals: int) -> None:
-        """Take notice of regular jobs that have come and need nodes that Tidemill holds."""
+        """Count regular jobs that have come and need nodes that Tidemill holds."""
         self._needed.add(now_s, arrivals)
 
     def glance_s(self, now_s: float, *, holds: bool) -> float | None:
@@ -215,8 +215,9 @@ class GlancePace:
         return True
 
     def hurry(self, now_s: float, *, last_minute: int) -> bool:
-        """The same for work that waits while no pilot is at work, which may call for polls in a row. `last_minute`:
-        commands of the last minute: with the poll they stay below the bound, however many of them were allowed."""
+        """Whether to poll at once for work that waits while no pilot is at work, which may call for polls in
+        a row. `last_minute`: commands of the last minute: with the poll they stay below the bound, however
+        many of them were allowed."""
         return last_minute + self._poll_calls <= self._most and self.react(now_s)
 
     def polled(self, now_s: float) -> None:
@@ -225,7 +226,7 @@ class GlancePace:
         self._left = max(0.0, self._left - self._poll_calls)
 
     def cost(self, calls: int) -> None:
-        """Take notice of how many commands the last poll was. What it was more is paid, too."""
+        """Learn how many commands the last poll took, and charge those above the estimate."""
         self._left -= max(0.0, calls - self._poll_calls)
         self._poll_calls += COST_SHARE * (calls - self._poll_calls)
 

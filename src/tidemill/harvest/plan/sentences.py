@@ -47,7 +47,7 @@ _WORDS = {binding.value: text for binding, text in SENTENCES.items() if binding}
 
 
 def in_words(waits_for: str) -> str:
-    """The same from the words alone, joined by `; `, as sites of an older version send them."""
+    """Sentences for reasons given in words, joined by `; `, as sites of an older version send them."""
     return "; ".join(sentence(each) for each in waits_for.split("; "))
 
 

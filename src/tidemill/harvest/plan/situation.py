@@ -53,7 +53,7 @@ class Backlog(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What we may do; every one is a setting of the site."""
+    """What Tidemill may do at a machine; each limit is a setting of the site."""
 
     nodes_max: int
     allocations_max: int  #: running and waiting together

@@ -34,7 +34,7 @@ def reference(owner: str, name: str) -> str:
 
 
 def reference_or_name(owner: str, name: str) -> str:
-    """The same of an answer whose `owner` is empty where an older server does not name it."""
+    """The reference of a campaign in an answer; its name alone where the answer names no owner."""
     return reference(owner, name) if owner else name
 
 

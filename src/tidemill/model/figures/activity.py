@@ -105,7 +105,7 @@ def merge(into: Changes, more: Mapping[int, Sequence[int]]) -> None:
 
 
 def coarser(changes: Mapping[int, Sequence[int]]) -> Changes:
-    """The same with intervals of twice the length.
+    """The changes with intervals of twice the length.
 
     An interval's value is the sum f(2j) + f(2j+1) of two; its change is therefore g(2j-1) + 2 g(2j) + g(2j+1).
     """

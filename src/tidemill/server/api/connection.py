@@ -71,7 +71,7 @@ class Peers:
         return True
 
     def leave(self, certificate: bytes) -> None:
-        """Count it out."""
+        """Count out a connection of this certificate."""
         self._open[certificate] -= 1
         if not self._open[certificate]:
             del self._open[certificate]
@@ -129,11 +129,12 @@ class _UnreadBody:
 
     @property
     def _linger_bytes_max(self) -> int:
-        """Of one whose body was wanted, and refused for what it holds, all of it: it has a right to its answer."""
+        """Bytes of a refused body to read: all of one that was wanted and refused for what it holds: it has a
+        right to its answer."""
         return LINGER_BYTES_MAX if not self._is_begun else REQUEST_BYTES_MAX
 
     async def receive(self) -> Any:
-        """As ASGI's."""
+        """ASGI's `receive`, which notes that the body is read."""
         self._is_invited = self._is_begun = True
         message = await self._receive()
         if message["type"] == "http.request":

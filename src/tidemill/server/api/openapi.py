@@ -34,7 +34,7 @@ _ERRORS = {
 
 
 def document() -> dict[str, Any]:
-    """The document."""
+    """The OpenAPI document of all routes."""
     types: list[Any] = [ErrorReply, Change, JobLog]
     types += [each for route in served() for each in (route.body, route.reply) if each is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def handlers(api: Api) -> list[Handler]:
-    """The routes."""
+    """The handlers of `/v1/health`, `/health` and `/metrics`."""
     metrics = ServerMetrics(api.watched)
 
     async def read(act: Callable[[Session | None], T]) -> T:

@@ -92,7 +92,7 @@ class TimesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OfCampaignQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a job, of a campaign, or of all."""
+    """Query that asks of a job, of a campaign, or of all."""
 
     campaign: str | None = None
     job: int | None = None
@@ -101,7 +101,8 @@ class OfCampaignQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OutputsQuery(OfCampaignQuery, forbid_unknown_fields=True):
-    """Of a campaign, a job, or jobs by number, such as `3,7-12`. `after`: the oldest jobs first, after this one."""
+    """Query that asks for outputs of a campaign, a job, or jobs by number, such as `3,7-12`. `after`: the
+    oldest jobs first, after this one."""
 
     jobs: str | None = None
     after: int | None = None
@@ -116,7 +117,7 @@ class PageQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SiteQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a site, or of all."""
+    """Query that asks of a site, or of all."""
 
     site: str | None = None
     limit: int | None = None
@@ -143,7 +144,7 @@ class OwnersQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LogQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Of an event, or of the latest payload."""
+    """Query for the log of an event, or of the latest payload."""
 
     event: int | None = None
 

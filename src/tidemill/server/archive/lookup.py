@@ -67,7 +67,7 @@ def refusal_of_log(session: Session, job: int) -> MissingError | None:
 
 
 def refusal_of_campaign(session: Session, number: int) -> RequestError | None:
-    """The same for a campaign."""
+    """Why a campaign in the archive cannot be changed; None if it is not there."""
     place = place_of_campaign(session, number)
     return None if place is None else _unchangeable(f"campaign `{place.campaign}`", place.ended_us)
 

@@ -108,7 +108,7 @@ def read(session: Session, campaign: int, job: int = 0) -> Activity:
 
 
 def of_rows(rows: Sequence[dict[str, int]]) -> Activity:
-    """The same from an archive's rows of one campaign or job."""
+    """The activity from an archive's rows of one campaign or job."""
     changes = {
         each["at"]: [each[name] for name in ("done", "failed", "busy_us", "cpu_us", "longest_us")]
         for each in rows

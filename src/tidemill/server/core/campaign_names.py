@@ -24,7 +24,7 @@ class CampaignKey(NamedTuple):
 
     @property
     def reference(self) -> str:
-        """How it is named among the campaigns of all owners."""
+        """The campaign's name among the campaigns of all owners."""
         return reference(self.owner, self.name)
 
 
@@ -41,7 +41,7 @@ def find(session: Session, text: str, own: str | None) -> CampaignKey:
 
 
 def look_up(session: Session, text: str, own: str | None) -> CampaignKey | None:
-    """The same; None if there is no such campaign."""
+    """The campaign that a text names; None if there is no such campaign."""
     owner, name = parse_reference(text)
     if own is None and owner is None:
         rows = session.rows("campaigns_named", name=name, limit=NAMED_MAX + 1)

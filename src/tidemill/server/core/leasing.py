@@ -304,7 +304,7 @@ def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list
 
 
 def _next_of_many(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
-    """The same for many kinds: few statements, and rows are read of those jobs only that are next.
+    """The next jobs of many kinds: few statements, and rows are read of those jobs only that are next.
 
     Kinds whose scans were cut short hold up the others, so that these are followed further, the foremost first.
     """

@@ -12,7 +12,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Meters:
-    """All of them. A label's value that is not in its list, or one too many, counts as `other`."""
+    """The server's counters. A label's value that is not in its list, or one too many, counts as `other`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class Meters:
         self._values: dict[tuple[str, str], set[str]] = {}
 
     def add(self, name: str, amount: float = 1, **labels: str) -> None:
-        """Count."""
+        """Add to a counter."""
         key = self._key(name, labels)
         with self._lock:
             self._totals[key] = self._totals.get(key, 0.0) + amount

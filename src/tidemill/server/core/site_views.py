@@ -75,7 +75,7 @@ def bounded(kind: ViewType[Any], value: Any) -> Any:
 
 
 def _bounded(value: Any, length: int) -> Any:
-    """The same with texts and lists cut, and every whole number between -NUMBER_MAX and NUMBER_MAX: pages divide them
+    """The value with texts and lists cut, and every whole number between -NUMBER_MAX and NUMBER_MAX: pages divide them
     and show them as dates. _UNFIT where a number is not finite, which would break the JSON of every reader."""
     if isinstance(value, str):
         return _short(value)

@@ -176,7 +176,7 @@ class PairedSession:
             raise StandbyError
 
     def commit(self) -> None:
-        """Make it durable."""
+        """Make the transaction durable."""
         with self._limited(HUNG_S):
             self._inner.commit()
         self._leave()

@@ -128,7 +128,7 @@ class Postgresql:
             self._connection.execute("BEGIN")
 
     def commit(self) -> None:
-        """Make it durable."""
+        """Make the transaction durable."""
         with errors_of("commit"):
             self._connection.execute("COMMIT")
 

@@ -25,7 +25,7 @@ import msgspec
 
 
 class Dialect(StrEnum):
-    """The databases."""
+    """A database's dialect of SQL."""
 
     SQLITE = "sqlite"
     POSTGRESQL = "postgresql"

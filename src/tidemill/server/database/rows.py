@@ -114,7 +114,7 @@ class StoredJob(JobDelivery, gc=False):
 
     @property
     def berth(self) -> int:
-        """Its `place` while no site holds outputs of it: its ward, else its pin."""
+        """The job's `place` while no site holds outputs of it: its ward, else its pin."""
         return -self.ward if self.ward else self.pin
 
 
@@ -196,7 +196,7 @@ class StoredKind(NamedTuple):
 
     @property
     def kind(self) -> JobKind:
-        """It, decoded."""
+        """The kind, decoded."""
         return JobKind(
             self.id, self.campaign, self.app, self.cores, self.memory_mb, msgspec.json.decode(self.devices),
             self.nodes, self.ranks, self.home, self.data,
@@ -263,7 +263,7 @@ class StoredSite(NamedTuple):
 
     @property
     def site(self) -> Site:
-        """It, decoded."""
+        """The site, decoded."""
         site = Site(
             self.id, self.name, self.epoch, self.host, self.version, self.acked, self.ordered, self.seen_us, self.lost
         )  # fmt: skip

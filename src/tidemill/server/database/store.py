@@ -45,7 +45,7 @@ class Session(Protocol):
         """Start a transaction."""
 
     def commit(self) -> None:
-        """Make it durable."""
+        """Make the transaction durable."""
 
     def rollback(self) -> None:
         """Undo it; harmless when there is none."""

@@ -74,7 +74,7 @@ class CampaignSums(msgspec.Struct):
 
 
 class UnitOfWork:
-    """See the module."""
+    """One transaction: the rows that it read or changed, written at its end."""
 
     def __init__(
         self, session: Session, memory: WriterMemory, now_us: int, *, kept: FeedRetention | None = None
@@ -184,7 +184,7 @@ class UnitOfWork:
         return found
 
     def spec(self, job: StoredJob) -> JobSpec:
-        """What the submitter wrote."""
+        """The job's specification, as the submitter wrote it."""
         body = self.memory.specs.get(job.spec) or self.specs([job.spec])[job.spec]
         if job.events == 1 and job.rank == 0 and not job.name:
             return body
@@ -304,7 +304,7 @@ class UnitOfWork:
     # ---- flush -----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write all of it."""
+        """Write all changed rows."""
         many = self.session.many
         touched = [self.jobs[each] for each in self.touched]
         for job in touched:

@@ -88,7 +88,7 @@ class NearbyData:
 
 
 class DataMap:
-    """What all sites said."""
+    """The data that all sites said they are near to, or hold."""
 
     def __init__(self) -> None:
         self._sites: dict[int, NearbyData] = {}

@@ -74,7 +74,8 @@ class IssuerKeys:
         return self._fitting(kid, algorithm)
 
     def find(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
-        """The same, but asks the issuer if need be: blocks while it does, or while another thread asks."""
+        """The key that a token names; asks the issuer if need be: blocks while it does, or while another
+        thread asks."""
         found = self.known(kid, algorithm)
         if found is None:
             with self._asking:

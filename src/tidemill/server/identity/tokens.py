@@ -70,7 +70,7 @@ class TokenVerifier:
         self._known: dict[bytes, tuple[float, Identity]] = {}
 
     def known(self, text: bytes) -> Identity | None:
-        """Who it is, if this very token was verified a short while ago and has not expired. Never blocks."""
+        """The token's identity, if this very token was verified a short while ago and has not expired. Never blocks."""
         found = self._known.get(hashlib.sha256(text).digest())
         if found is None or clock.monotonic_s() > found[0]:
             return None

@@ -12,7 +12,7 @@ from tidemill.server.read import archived
 
 
 def of_campaign(session: Session, archive: Archive, key: CampaignKey) -> Activity:
-    """Of a campaign, also of an archived one. Raises SiteError."""
+    """The activity of a campaign, also of an archived one. Raises SiteError."""
     if key.is_archived:
         place = lookup.place_of_campaign(session, key.number)
         return Activity() if place is None else archived.activity(archive, place)
@@ -20,7 +20,8 @@ def of_campaign(session: Session, archive: Archive, key: CampaignKey) -> Activit
 
 
 def of_job(session: Session, archive: Archive, number: int) -> Activity:
-    """Of a job of many events, also of an archived one; without intervals for any other. Raises SiteError."""
+    """The activity of a job of many events, also of an archived one; without intervals for any other. Raises
+    SiteError."""
     campaign = value(session, "campaign_of_jobs", ids=[number])
     if campaign is not None:
         return activities.read(session, int(campaign), number)

@@ -356,7 +356,7 @@ def _with_phases(session: Session, found: dict[int, CampaignRow]) -> list[Campai
 
 
 def _counts_of(session: Session, ids: list[int]) -> tuple[_OfCampaign, _OfCampaign]:
-    """Of each campaign: jobs by state, and failures by class."""
+    """The jobs by state, and failures by class, of each campaign."""
     states: _OfCampaign = defaultdict(dict)
     for number, state, jobs in session.rows("counts_of_campaigns", ids=ids):
         states[number][JOB_STATES[state]] = int(jobs)

@@ -53,7 +53,7 @@ def phases_of(session: Session, found: Iterable[StoredJob], sites: Iterable[Site
 def phases_of_running(
     session: Session, running: Sequence[LeasedJob], sites: Iterable[Site]
 ) -> dict[int, Phase]:
-    """The same of jobs that are neither delivered nor stopped: ASSIGNED where sites have all that is leased and run
+    """The phases of jobs that are neither delivered nor stopped: ASSIGNED where sites have all that is leased and run
     none of it, WAITING where nothing is leased."""
     phases = {job.id: Phase.WAITING for job in running if not job.n_leased}
     known = {site.id: site for site in sites}

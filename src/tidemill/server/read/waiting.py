@@ -166,7 +166,7 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
 
 
 def _placed(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:
-    """Of a job that is ready: by where it may run."""
+    """Why a ready job waits, by where it may run."""
     if job.place < 0:
         return Cause.IN_WARD, known.ward
     if job.place:

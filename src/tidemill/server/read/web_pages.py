@@ -140,7 +140,7 @@ def _references(rows: list[Row]) -> list[str]:
 
 
 def failing(session: Session, owner: str | None) -> list[str]:
-    """The same of campaigns in which something failed."""
+    """The names of campaigns in which something failed."""
     if owner is None:
         rows = session.rows("campaigns_failing", limit=CHOICES_MAX)
     else:
@@ -188,7 +188,7 @@ class SiteActivity(NamedTuple):
 
 
 def running(session: Session) -> dict[str, SiteActivity]:
-    """Of each site by name."""
+    """The activity of each site, by its name."""
     names: dict[int, str] = dict(session.rows("site_names"))
     states: dict[int, dict[str, int]] = defaultdict(dict)
     for name, jobs in session.rows("totals"):

@@ -43,7 +43,7 @@ def tide(found: TideSeries, title: str) -> Markup:
 
 
 def spark(found: TideSeries, title: str) -> Markup:
-    """The same, small and without axes."""
+    """The tide of a site, small and without axes."""
     drawn = _layers(found, _top(found), Frame(0, 0, 240, 44))
     return Markup(stretched(240, 44, drawn, title=title, kind="spark"))
 

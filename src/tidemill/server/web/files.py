@@ -33,7 +33,7 @@ class Download(NamedTuple):
     file: BinaryIO
 
     def pieces(self) -> Iterator[bytes]:
-        """Its content; at most as much as it had when it was opened."""
+        """The file's content; at most as much as it had when it was opened."""
         left = self.size_bytes
         with self.file:
             while left > 0 and (piece := self.file.read(min(PIECE, left))):

@@ -126,7 +126,8 @@ def job(ask: PageRequest, made: Pages) -> str:
 
 
 def _arrived(output: OutputRow) -> int | None:
-    """Of how many events files have come while the job goes on; None = the output is delivered, 0 = not known."""
+    """The number of events whose files have come while the job goes on; None = the output is delivered, 0 =
+    not known."""
     if output.sha256:
         return None
     return len(IntervalSet.parse(output.events)) if output.events else 0

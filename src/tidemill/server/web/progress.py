@@ -74,7 +74,7 @@ def view(found: Activity, counts: ProgressCounts, now_us: int) -> ProgressView:
 
 
 def _rate(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, str]:
-    """Of the last minutes while it runs, of the whole time after it."""
+    """Events per second: of the last minutes while the job runs, of the whole time after it."""
     if counts.started_us is None or not counts.done:
         return "-", "no event is done yet"
     if counts.ended_us is None:

@@ -29,7 +29,7 @@ class AddressQuery:
         return int(value) if value.isdecimal() and value.isascii() and len(value) < 19 else None
 
     def choice(self, key: str, legal: tuple[str, ...]) -> str:
-        """One of these words; the first, if another is given or none."""
+        """The value of a key, one of these words; the first, if another is given or none."""
         value = self.values.get(key, "")
         return value if value in legal else legal[0]
 

@@ -76,7 +76,7 @@ class Strange(Exception):
 
 
 class Website:
-    """What the handlers share."""
+    """The state that handlers of pages share."""
 
     def __init__(self, api: Api, sessions: Sessions, authenticator: Authenticator) -> None:
         self.api, self.sessions, self.authenticator = api, sessions, authenticator

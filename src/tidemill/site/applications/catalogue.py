@@ -424,7 +424,7 @@ class Applications:
         return found
 
     def offers(self, event_s: dict[str, float]) -> list[AppOffer]:
-        """What the server receives."""
+        """The applications as they are offered to the server."""
         return [
             AppOffer(
                 name=name,

@@ -84,7 +84,7 @@ class Digests:
         return self._remembered(self._known, path, lambda mark: self._read(path, mark))
 
     def mark(self, path: str) -> Mark:
-        """Of the file whose digest `of` returned last; zeros where it returned none."""
+        """The mark of the file whose digest `of` returned last; zeros where it returned none."""
         known = self._known.get(path)
         return (0, 0, 0, 0) if known is None else known[0]
 

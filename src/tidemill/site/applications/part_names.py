@@ -24,8 +24,8 @@ _UNFIT = re.compile(r"[/\x00-\x1f\x7f]")
 
 
 class Parts(NamedTuple):
-    """Of an output: the job's number of events, (first event, number) of each part, its seed, and the lines of all
-    events where names are made of them."""
+    """The parts of an output: the job's number of events, (first event, number) of each part, its seed, and
+    the lines of all events where names are made of them."""
 
     events: int
     parts: Sequence[tuple[int, int]]

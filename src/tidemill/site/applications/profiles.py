@@ -77,7 +77,7 @@ class Version(msgspec.Struct, frozen=True, order=True):
 
     @property
     def file_name(self) -> str:
-        """Of its profile."""
+        """The name of the version's profile."""
         return f"{quote(self.app, safe='')}@{quote(self.version, safe='')}.json"
 
 

@@ -76,7 +76,7 @@ class Template(msgspec.Struct, frozen=True):
         return cls(pieces)
 
     def names(self) -> list[str]:
-        """What it names."""
+        """The names that the template refers to."""
         return [name for _, name in self.pieces if name is not None]
 
     def fill(self, values: Mapping[str, str]) -> str:

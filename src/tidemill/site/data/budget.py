@@ -58,11 +58,11 @@ class StageRoom(NamedTuple):
         return StageRoom(self.bytes - other.bytes, self.files - other.files)
 
     def plus(self, other: StageRoom) -> StageRoom:
-        """Both together."""
+        """The sum of both rooms."""
         return StageRoom(self.bytes + other.bytes, self.files + other.files)
 
     def at_most(self, other: StageRoom) -> StageRoom:
-        """What both have."""
+        """The smaller of both rooms, in bytes and in files."""
         return StageRoom(min(self.bytes, other.bytes), min(self.files, other.files))
 
 
@@ -94,7 +94,7 @@ class OwnerShares(NamedTuple):
     of_jobs: Mapping[int, StageRoom] = {}
 
     def has(self, owner: str) -> StageRoom:
-        """What an owner holds."""
+        """The room that an owner holds."""
         return self.held.get(owner, NO_ROOM)
 
     def is_below(self, owner: str, limit: StageRoom) -> bool:

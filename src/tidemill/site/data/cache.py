@@ -73,7 +73,7 @@ class CacheLimits(NamedTuple):
 
 
 class CacheCounts(msgspec.Struct):
-    """Since the agent's start."""
+    """Counts of the data cache since the agent's start."""
 
     hits: int = 0
     misses: int = 0
@@ -132,7 +132,7 @@ class DataCache:
 
     @property
     def bytes(self) -> int:
-        """Of all copies."""
+        """Bytes of all copies."""
         return self._bytes
 
     @property
@@ -141,7 +141,7 @@ class DataCache:
         return len(self._kept)
 
     def pinned_bytes(self) -> int:
-        """Of the copies that jobs need. One stat for each copy with links, after links were removed."""
+        """Bytes of the copies that jobs need. One stat for each copy with links, after links were removed."""
         self.refresh()
         return self.pinned().bytes
 

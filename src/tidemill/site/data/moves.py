@@ -108,7 +108,7 @@ class UnderWay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveCounts(msgspec.Struct):
-    """Of moves that ended, since the start of the process."""
+    """Counts of moves that ended since the start of the process."""
 
     done: int = 0
     failed: int = 0
@@ -286,7 +286,7 @@ class LocalMoves:
         return sorted(map(self._waiting_move, names), key=lambda each: each.since_s)
 
     def _unqueue(self, name: str) -> None:
-        """It does not wait any more, if it did."""
+        """Take an order out of its queue, if it waits."""
         order, place, _ = self._orders[name]
         queue = self._queues.get((place, order.owner), {})
         queue.pop(name, None)

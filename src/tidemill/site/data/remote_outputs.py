@@ -61,7 +61,7 @@ class OutgoingFiles:
 
     @property
     def room(self) -> StageRoom:
-        """Of all of them."""
+        """Room of all outgoing files."""
         return self._room
 
     def note(self, job: int, path: Path) -> None:

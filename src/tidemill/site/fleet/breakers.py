@@ -36,7 +36,7 @@ OWNERS_KEPT = 64
 
 
 class TroubleCause(NamedTuple):
-    """What jobs wait for."""
+    """A cause for which jobs wait at the site."""
 
     failure: FailureClass
     scope: str  #: a `trouble.Scope`; empty = of single jobs, it opens no breaker
@@ -79,7 +79,7 @@ class Breaker(msgspec.Struct, kw_only=True):
 
     @property
     def cause(self) -> TroubleCause:
-        """Its key."""
+        """The cause that the breaker stands for."""
         return TroubleCause(self.failure, self.scope, self.name, self.owner)
 
     def note_owner(self, owner: str) -> None:

@@ -51,7 +51,7 @@ _log = Log("probe")
 
 
 class ProbeTarget(NamedTuple):
-    """What is asked about."""
+    """A place that the site's own probe asks."""
 
     scope: str  #: a `trouble.Scope`
     name: str

@@ -49,7 +49,7 @@ _log = Log("troubles")
 
 
 class TroublesRecord(msgspec.Struct, kw_only=True):
-    """The file."""
+    """The content of the file with the site's troubles."""
 
     at_us: int = 0
     breakers: list[Breaker] = []

@@ -53,8 +53,8 @@ class HeldWide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WideBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What we may hold. `nodes_max`: nodes of all our wide allocations together; `starts`: allocations that may be
-    asked for now; `node_s_left`: node-seconds that the grant still allows."""
+    """Limits on wide allocations. `nodes_max`: nodes of all our wide allocations together; `starts`:
+    allocations that may be asked for now; `node_s_left`: node-seconds that the grant still allows."""
 
     nodes_max: int
     walltime_max_s: float

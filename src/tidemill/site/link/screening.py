@@ -324,5 +324,5 @@ class Pace:
         return int(self._left)
 
     def spend(self, leases: int) -> None:
-        """They were taken."""
+        """Count leases that were accepted."""
         self._left -= leases

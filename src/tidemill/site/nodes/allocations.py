@@ -83,7 +83,7 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocations:
-    """What we hold in the batch system."""
+    """Tidemill's allocations in the batch system."""
 
     def __init__(
         self, log: SiteLog, config: SiteConfig, *, binary: Path, fleets: Path, nodes: NodeQuarantine

@@ -83,7 +83,7 @@ class Glances:
             self._counts, self._own = counts, OwnJobs()
 
     def acted(self, own: OwnJobs) -> None:
-        """Take notice of what Tidemill has done to the counts since the last glance: it is not news."""
+        """Note what Tidemill has done to the counts since the last glance: it is not news."""
         self._own = OwnJobs(*(sum(both) for both in zip(self._own, own, strict=True)))
 
     def take(self, glanced: Glanced, now_s: float) -> bool:

@@ -760,7 +760,7 @@ class Harvesting:
         return owners_at_work(jobs, self.machine.shape, nodes, self.fleets.granting.is_waiting)
 
     def _failed_starts(self, verdict: QuarantineVerdict, now_us: int) -> Starts:
-        """What failed starts allow."""
+        """The starts that are allowed after starts that failed."""
         book = self.book
         since_s = clock.monotonic_s() - book.last_failed_s
         pause_s = max(pause_s_of(book.starts_failed, since_s, config=self._config), verdict.pause_s)

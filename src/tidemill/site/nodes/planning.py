@@ -461,7 +461,7 @@ def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> li
 
 
 def _with_others(found: Hindrance, *, away: int, bare: int) -> Hindrance:
-    """The same with nodes of none of its pools: `away` are down or drained, `bare` are idle and have no GPUs."""
+    """The hindrance with nodes of none of its pools: `away` are down or drained, `bare` are idle and have no GPUs."""
     nodes = found.nodes
     if nodes is not None and nodes.are_for_gpus:
         return msgspec.structs.replace(found, nodes=msgspec.structs.replace(nodes, bare=bare))

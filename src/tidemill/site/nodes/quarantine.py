@@ -81,15 +81,16 @@ class NodeQuarantine:
         self.verdict = QuarantineVerdict()
 
     def started(self, allocation: Allocation) -> None:
-        """It runs."""
+        """Note that an allocation runs."""
         self._quarantine.started(allocation.hosts, allocation.started_us / 1e6)
 
     def left(self, nodes: Iterable[str]) -> None:
-        """It does not run on these any more, and has not ended."""
+        """Note nodes on which an allocation does not run any more, although it has not ended."""
         self._quarantine.left(nodes)
 
     def ended(self, allocation: Allocation, *, is_stopped: bool = False) -> None:
-        """It has ended, as its record says. `is_stopped`: while its site was stopped, so that its pilots left."""
+        """Judge the nodes of an allocation that has ended, as its record says. `is_stopped`: while its site
+        was stopped, so that its pilots left."""
         done, failed = self._costs.outcomes(allocation.name)
         owners = self._costs.owners_of_failed(allocation.name)
         why = self._costs.why_failed(allocation.name)
@@ -113,7 +114,7 @@ class NodeQuarantine:
         self._is_news |= outcome is Outcome.FAILED_FAST or is_forgiven
 
     def silent(self, allocation: Allocation, why: str, now_us: int) -> None:
-        """It has run for long without a word of a pilot, and we end it."""
+        """Judge the nodes of an allocation that has run for long without a pilot's report, and is ended."""
         since_us = allocation.started_us or now_us
         lived_s = max(0, now_us - since_us) / 1e6
         end = AllocationEnd(ending="failed", lived_s=lived_s, did_work=False, silent=True, evidence=why)

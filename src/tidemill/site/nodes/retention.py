@@ -54,7 +54,7 @@ class Leftovers:
         return len(self._over)
 
     def ended(self, allocation: Allocation) -> None:
-        """It has ended now."""
+        """Remember an allocation that has ended now."""
         self._over.append(
             Over(allocation.name, allocation.submission or allocation.name, allocation.ended_us)
         )

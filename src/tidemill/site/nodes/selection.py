@@ -169,7 +169,7 @@ def _is_everything(decision: Decision, holdings: Sequence[Holding]) -> bool:
 
 
 def with_names(shape: Shape, situation: Situation, *, choice: PlacedDecision, starts_wait: str) -> Named:
-    """Who it is that goes or ends earlier."""
+    """A decision with the names of the allocations that go or end earlier."""
     found = orders(choice, situation)
     more = [job for job in found.jobs if job not in choice.decision.yields_to]
     decision = msgspec.structs.replace(choice.decision, yields_to=[*choice.decision.yields_to, *more])

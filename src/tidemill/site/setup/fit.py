@@ -42,7 +42,7 @@ def members(nodes: Sequence[Node], partition: str) -> list[Node]:
 
 
 def nodes_now(nodes: Sequence[Node]) -> NodesNow:
-    """What working nodes do."""
+    """Counts of working nodes: idle, shared, busy."""
     part = [node.cores_free for node in nodes if node.state is NodeState.SHARED and node.cores_free > 0]
     idle = [node for node in nodes if node.state is NodeState.IDLE]
     return NodesNow(

@@ -27,7 +27,7 @@ def check_site_directory(site_dir: Path) -> None:
 
 
 def check_application_file(path: Path) -> None:
-    """The same for a file below `SITE/apps`, and for that directory."""
+    """Raises ConfigError where others can change a file below `SITE/apps`, and for that directory."""
     for each in (path.parent, path):
         if each.is_symlink() or not _is_private(path.parent.parent):
             check_own(each)

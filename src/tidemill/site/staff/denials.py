@@ -165,7 +165,7 @@ class Denials:
         )
 
     def names(self) -> list[str]:
-        """All of them."""
+        """The names of all denied submitters."""
         return sorted(self._by_name)
 
     def _marked(self) -> tuple[int, ...] | None:

@@ -23,7 +23,7 @@ class Activities:
         self._jobs: dict[int, Changes] = {}
 
     def done(self, job: s.SiteJob, record: node.Done, events: int) -> None:
-        """Take notice of payloads that have ended, and of `events` that count for the first time."""
+        """Count payloads that have ended, and `events` that count for the first time."""
         span = Span(record.started_us, record.ended_us, record.wall_us, record.user_us + record.system_us)
         self._add(job, span, events, 0)
 

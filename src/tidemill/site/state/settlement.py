@@ -94,8 +94,8 @@ class Settlement:
         self._weigh(job, -job.open.remove(first, end))
 
     def _weigh(self, job: s.SiteJob, change: int, after: int | None = None) -> None:
-        """Its number of open events has changed. `after`: the number now, if that is not what is in `open`. Events of a
-        job that is being stopped weigh nothing: they need no nodes."""
+        """Take over that a job's number of open events has changed. `after`: the number now, if that is not
+        what is in `open`. Events of a job that is being stopped weigh nothing: they need no nodes."""
         if job.stopping:
             return
         key = load_key(job.spec)

@@ -190,7 +190,7 @@ class StatusBoard:
         )  # fmt: skip
 
     def _waits(self) -> Iterator[RegularWaits]:
-        """Of today's regular jobs, by class."""
+        """Waits of today's regular jobs, by class."""
         if self._harvesting.machine.reads_snapshots:
             today = self._harvesting.harm.day_classes(clock.now_us() / 1e6)
             for kind, totals in sorted(today.items()):

@@ -225,7 +225,7 @@ class Views:
                 yield _outputs(job, state.jobs[job].spec, tries, under_way)
 
     def _routes(self) -> Iterator[RouteView]:
-        """Of the newest jobs first, ended ones too: of one with many inputs some are shown."""
+        """Routes of inputs, of the newest jobs first, ended ones too: of one with many inputs some are shown."""
         for job, rows in reversed(self._data.stage.routes.all_rows(ROWS_MAX).items()):
             for row in rows:
                 noted = self._data.stage.routes.reads.noted(row.via, row.at_us, row.until_us)

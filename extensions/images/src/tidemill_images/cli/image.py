@@ -226,7 +226,7 @@ def define_inspect(parser: Parser) -> None:
 
 
 def inspect(args: Namespace) -> int:
-    """Everything about one image."""
+    """Show everything about one image."""
     from tidemill_images.catalogue import find_recipe
     from tidemill_images.disk import shown
     from tidemill_images.listing import read_listing

@@ -63,7 +63,7 @@ def days(jobs: JobSums) -> Sheet:
 
 
 def sites(jobs: JobSums, held: Mapping[SiteMonth, AllocationMonth]) -> Sheet:
-    """All of it per site, and in all."""
+    """Jobs, events and hours per site, and in all."""
     lines: dict[str, Counter[str]] = defaultdict(Counter)
     for key, values in jobs.sums.items():
         for site in (key.site, "all"):
@@ -312,7 +312,7 @@ def waits_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
 
 
 def wait_classes_sheet(found: Sequence[tuple[Path, Harm]]) -> Sheet:
-    """The same by size and by length of the jobs."""
+    """Waits of other users' jobs by size and by length."""
     rows = [
         (
             directory.parent.name, each.size or "all", each.length or "all", each.jobs, each.delayed,

@@ -78,7 +78,7 @@ class Spread:
 
 
 class PieceSums(NamedTuple):
-    """Of some values. `scatter`: the sum of the squares of their distances from their mean."""
+    """Sums over some values. `scatter`: the sum of the squares of their distances from their mean."""
 
     number: int
     total: float

@@ -26,7 +26,7 @@ IO_LABELS = {
 
 
 def page(operation: OperationReport) -> str:
-    """The page."""
+    """The HTML page of an operation report."""
     parts = [
         ("Core-hours, jobs and events", _work(operation)),
         ("Backfill", _backfill(operation)),

@@ -41,7 +41,7 @@ class RateInterval(msgspec.Struct, frozen=True):
 
 
 class LevelFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a level measured."""
+    """The figures that a level of a stress test measured."""
 
     cpu_wall_mean: float
     cpu_wall_sd: float

@@ -158,7 +158,7 @@ def _known(
 
 
 def _mean_of_days(by_weekday: Sequence[float | None], days: range) -> list[float | None]:
-    """Of each hour, the mean over these days (0 = Monday); None where none is known."""
+    """The mean of each hour over these days (0 = Monday); None where none is known."""
     found: list[float | None] = []
     for hour in range(24):
         known = [value for day in days if (value := by_weekday[24 * day + hour]) is not None]

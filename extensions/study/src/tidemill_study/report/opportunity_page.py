@@ -102,7 +102,7 @@ def _certainty(data: Opportunity) -> str:
 
 
 def page(data: Opportunity) -> str:
-    """The page."""
+    """The HTML page of an opportunity report."""
     said = "".join(f"<h3>{escape(question)}</h3><p>{_code(answer)}</p>" for question, answer in answers(data))
     idle = data.idle
     subtitle = (

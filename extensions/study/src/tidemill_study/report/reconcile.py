@@ -127,7 +127,7 @@ def plain_id(batch_id: str) -> str:
 def own_jobs(
     jobs: Iterable[PastJob], ids: Collection[str], *, user: str | None, span: tuple[int, int]
 ) -> list[PastJob]:
-    """Of an accounting log the jobs that are Tidemill's and held nodes in the span: by id, by name, or all of a user.
+    """The jobs of an accounting log that are Tidemill's and held nodes in the span: by id, by name, or all of a user.
 
     `ids` are plain ones.
     """
@@ -201,7 +201,7 @@ def _pair(
 
 
 def _side(runs: Sequence[tuple[int, int | None, int, int]], span: tuple[int, int]) -> Side | None:
-    """Of (start, end, nodes, cores): cores 0 = not known."""
+    """Node-hours and core-hours of runs (start, end, nodes, cores): cores 0 = not known."""
     if not runs:
         return None
     node_s = core_s = 0

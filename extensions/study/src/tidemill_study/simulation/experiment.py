@@ -41,7 +41,7 @@ REFERENCE_SHARE = 4
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked."""
+    """The question of a simulation: machine, jobs, policies."""
 
     world: World
     jobs: list[Job]

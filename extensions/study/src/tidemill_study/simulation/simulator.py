@@ -396,7 +396,7 @@ class SimulatedMachine:
                     self._start_ours(cohort, count)
 
     def _cycle(self) -> None:
-        """Backfilling."""
+        """One cycle of the scheduler's backfill."""
         self.next_cycle_s = EVER
         available = self._available()
         waiting = [each for each in self.cohorts.values() if each.waiting]
@@ -484,7 +484,7 @@ class SimulatedMachine:
             del self.cohorts[cohort.key]
 
     def situation(self) -> Situation:
-        """What the broker sees."""
+        """The machine as the broker sees it at a poll."""
         now, world = self.now_s, self.world
         busy = self.busy
         if self.dying:

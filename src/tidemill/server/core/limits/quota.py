@@ -78,7 +78,7 @@ def check_again(work: UnitOfWork, owner: str, kinds: Sequence[int], quotas: Quot
 
 
 def stored_bytes(jobs: int, spec_bytes: int) -> int:
-    """What jobs count for."""
+    """The bytes that jobs count for."""
     return JOB_BYTES * jobs + spec_bytes
 
 

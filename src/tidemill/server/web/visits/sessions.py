@@ -68,7 +68,7 @@ class Sessions:
         return session
 
     def end(self, session: WebSession, now_us: int) -> None:
-        """It is left: its cookie is worth nothing any more."""
+        """End a session: its cookie is worth nothing any more."""
         self._ended[session.number] = session.ends_us
         self._ended = {number: ends for number, ends in self._ended.items() if ends > now_us}
         while len(self._ended) > ENDED_MAX:

@@ -93,7 +93,7 @@ class Listing:
 
     @property
     def failed(self) -> str:
-        """... and as failed."""
+        """The events that the manifest lists as failed."""
         return "" if self._ours is None else self._ours.failed
 
     def claim(self, file: File) -> ClaimedFile:
