@@ -34,6 +34,7 @@ EXTENSIONS := $(notdir $(patsubst %/,%,$(wildcard extensions/*/)))
 GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers squashfs sge pbs slurm slurmdbd ordinary local commands attack fault integrations
 TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
+TESTS_rabbitmq := extensions/messages/tests/rabbitmq
 TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
 TESTS_attack := tests/attack extensions/calls/tests/attack extensions/images/tests/attack extensions/report/tests/attack
@@ -42,7 +43,7 @@ TESTS_local := tests/local/node tests/local/server tests/local/site extensions/s
 TESTS_commands := tests/local/cli tests/local/examples
 TESTS_browser := tests/browser extensions/report/tests/browser extensions/stress/tests/browser extensions/study/tests/browser
 # With the seeded tests of which test-core runs one seed.
-TESTS_fault := tests/fault tests/e2e/test_bad_state.py::test_torn_journals_lose_and_double_nothing \
+TESTS_fault := tests/fault extensions/messages/tests/fault tests/e2e/test_bad_state.py::test_torn_journals_lose_and_double_nothing \
   tests/e2e/test_pythia_campaign.py::test_killed_parts_change_no_event_and_the_analysis_reads_them_all
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
@@ -170,7 +171,7 @@ gen: setup ## write the generated files: schema, Rust types, licences of crates,
 	for page in extensions/*/docs/cli.md; do name=$${page#*/}; .venv/bin/python -m tidemill.cli.reference $${name%%/*} > $$page; done
 
 cut: setup ## messages through a TCP cut of 60 s: three minutes
-	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py
+	@TIDEMILL_CUT_S=60 $(PYTEST) -q extensions/messages/tests/rabbitmq/test_amqp_faults.py
 
 bench: setup ## the figures: dispatch, store, pages, the worst submitter and owner, lead, traces, images, I/O budget, transfers, caches and reports, one JSON object each
 	@for bench in dispatch store pages worst worst_owner lead trace image io_budget transfer cache report; do .venv/bin/python bench/$$bench.py --json; done
@@ -215,7 +216,7 @@ bundle: dist ## as root on Debian: one file that installs Tidemill without a net
 	.venv/bin/python scripts/bundle.py dist dist
 
 container: dist ## as root: build the server's container without a registry of images, run it, ask for its health
-	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[all,amqp,calendars,certs,postgresql,tokens]"
+	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[all,calendars,certs,postgresql,tokens]"
 	cp dist/*.whl target/wheels/
 	scripts/container.sh target/wheels
 

@@ -125,6 +125,7 @@ def test_the_core_knows_what_an_extension_brings(folder: Path) -> None:
     assert set(brings.views) == entries.get(extensions.VIEWS, {}).keys()
     assert set(brings.sdk) == entries.get(extensions.SDK, {}).keys()
     assert set(brings.settings) == entries.get(extensions.SETTINGS, {}).keys()
+    assert set(brings.transports) == entries.get(extensions.TRANSPORTS, {}).keys()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if extensions.KNOWN[name].verbs])

@@ -27,6 +27,7 @@ ROUTES = "tidemill.routes"
 VIEWS = "tidemill.views"
 SDK = "tidemill.sdk"
 SETTINGS = "tidemill.settings"
+TRANSPORTS = "tidemill.transports"
 
 
 class Brings(NamedTuple):
@@ -41,6 +42,7 @@ class Brings(NamedTuple):
     views: tuple[str, ...] = ()  #: what sites show at the server
     sdk: tuple[str, ...] = ()  #: names that `tidemill` exports
     settings: tuple[str, ...] = ()  #: tables of server.toml and site.toml
+    transports: tuple[str, ...] = ()  #: schemes of servers' addresses
 
 
 KNOWN: dict[str, Brings] = {
@@ -53,6 +55,11 @@ KNOWN: dict[str, Brings] = {
             *(f"image {each}" for each in ("build", "list", "inspect", "verify", "gc", "export", "run")),
         )
     ),
+    "messages": Brings(
+        verbs=("message submit", "message follow", "server broker-setup"),
+        settings=("amqp",),
+        transports=("amqp", "amqps"),
+    ),
     "report": Brings(verbs=("report",), sdk=("frames",)),
     "stress": Brings(
         verbs=("stress run", "stress scan", "stress compare", "stress schedule"), pages=("stress",)
@@ -61,7 +68,7 @@ KNOWN: dict[str, Brings] = {
 }
 _FIELDS = {
     VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views",
-    SDK: "sdk", SETTINGS: "settings",
+    SDK: "sdk", SETTINGS: "settings", TRANSPORTS: "transports",
 }  # fmt: skip
 
 
@@ -191,7 +198,7 @@ def missing(group: str, name: str) -> ConfigError | None:
     what = {
         VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`",
         PAGES: f"the page `/{name}`", ROUTES: f"`/v1/{name}`", VIEWS: f"the view `{name}`", SDK: f"`tidemill.{name}`",
-        SETTINGS: f"`[{name}]`",
+        SETTINGS: f"`[{name}]`", TRANSPORTS: f"a server at `{name}:`",
     }[group]  # fmt: skip
     for extension, brings in KNOWN.items():
         if name in getattr(brings, _FIELDS[group]):

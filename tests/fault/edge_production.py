@@ -24,16 +24,17 @@ from tests.worlds.services.relay import Relay
 
 from tidemill.client import Client
 from tidemill.client.client import Wishes
-from tidemill.client.messages import Messenger
 from tidemill.config.addressee import Occasion
 from tidemill.config.server import read_config
 from tidemill.errors import TidemillError
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, Resources
 from tidemill.model.notification import Subscription
-from tidemill.server.gateway.setup import definitions
 from tidemill.wire.api import Change
-from tidemill.wire.broker import broker_of
 from tidemill.wire.credentials import Credentials
+from tidemill_messages.broker import broker_of
+from tidemill_messages.messenger import Messenger
+from tidemill_messages.server.setup import definitions
+from tidemill_messages.settings import amqp_of
 
 JOBS, EVENTS = 16, 40
 CAMPAIGN = "run17"
@@ -66,9 +67,10 @@ users = {{ cms = "submitter", here = "site" }}
 TIMING: Values = {
     "server": {
         "GATHER_S": 0.2, "DIGEST_S": 0.5, "NOTICES_PER_HOUR_MAX": 3600, "NOTICES_LOOK_S": 0.1, "NOTICES_RETRY_S": 0.2,
-        "NOTICES_RETRY_MAX_S": 1, "BROKER_HEARTBEAT_S": 2, "BROKER_RECONNECT_MAX_S": 1,
+        "NOTICES_RETRY_MAX_S": 1,
     },
-    "site": {"SYNC_INTERVAL_S": 0.2, "SYNC_TIMEOUT_S": 5, "BROKER_HEARTBEAT_S": 2},
+    "site": {"SYNC_INTERVAL_S": 0.2, "SYNC_TIMEOUT_S": 5},
+    "messages": {"HEARTBEAT_S": 2, "RECONNECT_MAX_S": 1},
 }  # fmt: skip
 """Besides that of all worlds."""
 ENDPOINT = """
@@ -113,7 +115,7 @@ class Production(World):
         text = (SERVER + (AMQP if by_broker else "")).format(**told)
         (home / "server" / "server.toml").write_text(text)
         if around.broker is not None:
-            amqp = read_config(home / "server" / "server.toml").amqp
+            amqp = amqp_of(read_config(home / "server" / "server.toml"))
             around.broker.load(json.dumps(definitions(amqp, "tidemill")))
         toml = home / "site" / "site.toml"
         ours = SITE.format(**told)

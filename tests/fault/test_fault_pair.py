@@ -18,10 +18,10 @@ from tests.worlds.services.amqp_world import BrokerWorld
 from tests.worlds.services.pair_world import TAKE_OVER_S, PairServer, PairWorld
 from tests.worlds.services.sync_ways import broker_at
 
-from tidemill.client.messages import Messenger
 from tidemill.model.job import JobSpec
 from tidemill.server.audit.audit_log import FOLDER, verify
 from tidemill.wire.api import Change, SubmitRequest
+from tidemill_messages.messenger import Messenger
 
 EVENTS, DARTS = 8, 60_000
 
@@ -143,7 +143,7 @@ users = {{ cms = "submitter" }}
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.timing(server={"BROKER_HEARTBEAT_S": 2, "BROKER_RECONNECT_MAX_S": 1})
+@pytest.mark.timing(messages={"HEARTBEAT_S": 2, "RECONNECT_MAX_S": 1})
 def test_by_messages_only_the_active_server_takes_jobs_and_tells_of_them_once_each(
     rabbitmq: BrokerWorld,
 ) -> None:

@@ -29,14 +29,12 @@ from tidemill.server.audit import audit_log
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.errors import StrangerError
-from tidemill.server.gateway.intake import IncomingMessage, SubmitterIntake, SyncIntake
 from tidemill.server.hospital import ical
 from tidemill.server.identity import revocations
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.issuers import parse as parse_keys
 from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.transfer.allowed import check_endpoint
-from tidemill.wire.amqp import CONTENT_TYPE
 from tidemill.wire.api import ActionRequest, DrainRequest, SubmitRequest, SyncRequest
 
 ISSUER = "https://iam.example.org/"
@@ -84,24 +82,6 @@ def _act(content: bytes) -> object:
 
 def _drain(content: bytes) -> object:
     return _dispatcher().handle_drain("s", _decode(content, DrainRequest))
-
-
-def _message(content: bytes) -> object:
-    """A submitter's message: its type, its id, a blank line, its body."""
-    head, _, body = content.partition(b"\n\n")
-    kind, _, number = head.decode(errors="replace").partition("\n")
-    answer = SubmitterIntake(_dispatcher(), {"CN=ada": "ada"}).take(
-        IncomingMessage("CN=ada", kind, CONTENT_TYPE, body, number)
-    )
-    assert answer.status < 500, answer.refused
-    return answer.body
-
-
-def _sync_message(content: bytes) -> object:
-    letter = IncomingMessage("CN=s", "sync", CONTENT_TYPE, content)
-    answer = SyncIntake(_dispatcher(), {"CN=s": "s"}).take(letter)
-    assert answer.status < 500, answer.refused
-    return answer.body
 
 
 def _job_file(content: bytes) -> object:
@@ -208,8 +188,6 @@ PARSERS = [
     Parser("sync", _sync, _T),
     Parser("action", _act, _T),
     Parser("drain", _drain, _T),
-    Parser("amqp-submitter", _message),
-    Parser("amqp-site", _sync_message),
     Parser("job-file", _job_file, _C),
     Parser("server-toml", _server_toml, _C),
     Parser("site-toml", _site_toml, _C),

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pika
 from tests.fuzz.parser import Parser, file_of, folder
 from tests.timing import timing
 
@@ -21,17 +20,14 @@ from tidemill.model.number import CHECKSUM_DIGITS, canonical_checksum
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.mail import Mailer
-from tidemill.site.link.transport import _reply_of
 from tidemill.transfer.allowed import check_endpoint, is_remote, permit
 from tidemill.transfer.contract import Direction, RemoteFile, TransferError, Watch
 from tidemill.transfer.file import is_location, local_path
 from tidemill.transfer.http import HttpAdapter
 from tidemill.transfer.s3 import S3Adapter
 from tidemill.transfer.xrootd import XrootdAdapter
-from tidemill.wire.amqp import CONTENT_TYPE
 from tidemill.wire.api import JobPage
 from tidemill.wire.http import Connection
-from tidemill.wire.link import Delivery
 from tidemill.wire.notification import Digest, TrialNews
 
 OBJECT_BYTES_MAX = 1 << 20
@@ -252,15 +248,6 @@ def _api(content: bytes) -> object:
         connection.close()
 
 
-def _sync_answer(content: bytes) -> object:
-    """The answer to a sync by message: its type, a blank line, its body."""
-    kind, _, body = content.partition(b"\n\n")
-    link: Any = None  # answers are read without it
-    properties = pika.BasicProperties(type=kind.decode(errors="replace"), content_type=CONTENT_TYPE)
-    delivery = Delivery(link, None, (pika.spec.Basic.Deliver(delivery_tag=1), properties, body))
-    return _reply_of(delivery).orders
-
-
 PARSERS = [
     Parser("http-answer", _dav),
     Parser("s3-answer", _objects),
@@ -269,6 +256,5 @@ PARSERS = [
     Parser("url", _url, (SiteError,)),
     Parser("endpoint", _endpoint, (ConfigError,)),
     Parser("checksum", _checksum),
-    Parser("amqp-answer", _sync_answer, (SiteError, ProtocolError, ConfigError, JobError)),
     Parser("api-answer", _api, (SiteError, ProtocolError, ConfigError, JobError)),
 ]

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.worlds.home.installed import add_extension, installed_only
 
-from tidemill.cli.start.support import MEMBER_BYTES_MAX, Bundle, hide_secrets_of
+from tidemill import __version__
+from tidemill.cli.start.support import MEMBER_BYTES_MAX, Bundle, hide_secrets_of, versions
 from tidemill.confidential import CUT, cut
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodHRwczovL2lzcyJ9.c2lnbmF0dXJlX29mX2l0"
@@ -102,6 +104,12 @@ def test_a_bundle_begins_a_long_log_with_a_whole_line() -> None:
 
     assert bundle.members["log"] == b"whole\n"
     assert bundle.left_out["log"] > MEMBER_BYTES_MAX
+
+
+def test_a_bundle_says_which_extensions_are_installed(tmp_path: Path) -> None:
+    add_extension(tmp_path, "odd", "[tidemill.verbs]\nodd = tidemill_odd:GROUPS\n")
+    with installed_only(tmp_path):
+        assert versions()["extensions"] == {"odd": __version__}
 
 
 def test_where_a_hook_is_posted_to_is_in_no_bundle(tmp_path: Path) -> None:

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.client.jobfile import JobFile, load_job_file
-    from tidemill.client.messages import Messenger
     from tidemill.client.outputs import Member, members
 
-__all__ = ["Client", "JobFile", "Member", "Messenger", "Submission", "load_job_file", "members"]
+__all__ = ["Client", "JobFile", "Member", "Submission", "load_job_file", "members"]
 
 _HOMES = {
     "Client": "client",
     "JobFile": "jobfile",
     "Member": "outputs",
-    "Messenger": "messages",
     "Submission": "client",
     "load_job_file": "jobfile",
     "members": "outputs",

@@ -19,8 +19,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill import config
-from tidemill.config.amqp import refuse_password
-from tidemill.config.keys import Addresses, doc
+from tidemill.config.keys import Addresses, doc, refuse_password
 from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.files import current_umask, make_directories
 from tidemill.wire.credentials import Credentials
@@ -60,9 +59,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ]
     name: Annotated[
         str,
-        doc(
-            "At a broker: what the server calls you, a submitter of its `[amqp.users]`; empty = as the broker's user"
-        ),
+        doc("At a message broker: what the server calls you, a submitter; empty = as the broker's user"),
     ] = ""
     secret_file: Annotated[Path | None, doc("File (mode 0600) with the secret of the server")] = None
     certificate: Annotated[

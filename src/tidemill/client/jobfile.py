@@ -36,8 +36,9 @@ A job may name another job of the file in `after` and in `job:NAME/OUTPUT`: it g
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
@@ -49,8 +50,7 @@ from tidemill.model.retry.changes import limits
 from tidemill.model.width import check_asked
 
 if TYPE_CHECKING:
-    from tidemill.client.client import Client, Submission
-    from tidemill.client.messages import Messenger
+    from tidemill.client.client import Submission, Wishes
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 REPEAT_MAX = 1_000_000
@@ -112,8 +112,24 @@ def load_job_file(path: Path) -> JobFile:
     )  # fmt: skip
 
 
+class Submitter(Protocol):
+    """A `Client`, or what submits in another way."""
+
+    def submit(
+        self,
+        specs: Sequence[JobSpec],
+        /,
+        *,
+        campaign: str,
+        repeat: Sequence[int],
+        key: str,
+        wishes: Wishes,
+    ) -> Submission:
+        """Submit jobs, once under the key."""
+
+
 def submit_job_file(
-    client: Client | Messenger, file: JobFile, *, campaign: str | None = None, key: str | None = None
+    client: Submitter, file: JobFile, *, campaign: str | None = None, key: str | None = None
 ) -> Submission:
     """Submit a job file, under a key if it may be submitted again.
 

@@ -56,6 +56,24 @@ def addresses(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()] or [text]
 
 
+HTTP = frozenset({"http", "https", "unix"})
+"""The schemes of servers' addresses that are the core's: no transport of an extension has them."""
+
+
+def refuse_password(server: str) -> None:
+    """Raise ValueError, which does not quote it, for a password in a `server`, whatever its scheme."""
+    for each in addresses(server):
+        _, mark, rest = each.partition("://")
+        where = rest if mark else each
+        first, at, _ = where.partition("@")  # a password may hold a `/`
+        last = where.split("/")[0].rpartition("@")[0]  # and a user an `@`
+        if at and ":" in first + last and not each.startswith("unix:"):
+            raise ValueError(
+                "`server` holds a password before the `@`, where none is read: remove it, and change it where it is "
+                "used, for others may have read it; write such as `https://HOST:PORT`"
+            )
+
+
 def name_of(characters_max: int, signs: str, *, letters: str = "A-Za-z") -> msgspec.Meta:
     """What a name may be, as annotation of a field: letters, digits and some signs, the first one no sign."""
     kind = "letters" if letters == "A-Za-z" else "small letters"

@@ -105,7 +105,7 @@ def is_literal(host: str) -> bool:
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An addressee that receives notices of all campaigns."""
 
-    to: Annotated[str, doc("`mail:ADDRESS`, `hook:NAME` or `message:NAME` (a submitter of `[amqp]`)")]
+    to: Annotated[str, doc("`mail:ADDRESS`, `hook:NAME` or `message:NAME` (a submitter at a message broker)")]
     when: Annotated[list[Occasion], msgspec.Meta(min_length=1), doc("Of what")]
     campaign: Annotated[str, doc("Of which campaigns, `*` for anything, such as `mc26-*`")] = "*"
 

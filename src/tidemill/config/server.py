@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from tidemill import config as config_files
-from tidemill.config.amqp import Amqp
 from tidemill.config.archive import Archiving
 from tidemill.config.hospital import Downtimes, Ward
 from tidemill.config.keys import doc
@@ -58,7 +57,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     roles: Roles = Roles()
     quotas: Quotas = Quotas()
     archive: Archiving = Archiving()
-    amqp: Amqp = Amqp()
     downtimes: Downtimes = Downtimes()
     mail: Mail = Mail()
     notify: Notify = Notify()

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from tidemill.config.amqp import refuse_password
+from tidemill import extensions
 from tidemill.config.caching import Replicas, SiteCache
 from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
-from tidemill.config.keys import Addresses, Duration, Size, addresses, doc, name_of
+from tidemill.config.keys import HTTP, Addresses, Duration, Size, addresses, doc, name_of, refuse_password
 from tidemill.config.outlets import ContactMail, Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
@@ -191,8 +191,8 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     server: Annotated[
         Addresses,
         doc(
-            "The server's address: `unix:/path/api.sock`, `https://host:port`, `http://host:port` or "
-            "`amqps://broker:port/vhost`; of a pair both, as a list"
+            "The server's address: `unix:/path/api.sock`, `https://host:port`, `http://host:port` or that of an "
+            "extension's transport, such as `amqps://broker:port/vhost`; of a pair both, as a list"
         ),
     ]
     secret_file: Annotated[
@@ -357,10 +357,13 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 '`isolation = "off"` leaves payloads without namespaces, so none can have a network of its own: leave '
                 '`network = "closed"` out'
             )
-        if len(addresses(self.server)) > 1 and "amqp" in self.server:
-            schemes = [each.partition(":")[0] for each in addresses(self.server)]
-            if {"amqp", "amqps"} & set(schemes):
-                raise ValueError("`server`: a broker is the only address: both servers of a pair meet there")
+        schemes = {each.partition(":")[0].lower() for each in addresses(self.server)}
+        alone = schemes & extensions.names(extensions.TRANSPORTS) - HTTP
+        if alone and len(addresses(self.server)) > 1:
+            scheme = min(alone)
+            raise ValueError(
+                f"`server`: `{scheme}:` is the only address: both servers of a pair are reached by it"
+            )
         if self.fast_dir and not self.fast_dir.startswith(("/", "$")):
             raise ValueError(
                 f"`fast_dir` is `{self.fast_dir}`: expected an absolute path, which may begin with a variable of the "

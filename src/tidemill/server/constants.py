@@ -7,17 +7,6 @@ from __future__ import annotations
 
 from tidemill.timing import replace_for_tests
 
-QUEUE_MESSAGES_MAX = 100_000
-"""Messages that a queue holds at most, so that a reader that has stopped does not fill the broker's disk;
-then submitters are refused, and state changes wait in the database."""
-
-BROKER_HEARTBEAT_S = 30.0
-"""A connection that is silent for two heartbeats is given up: within a minute, at two small frames a minute."""
-
-BROKER_RECONNECT_MAX_S = 30.0
-"""Longest pause between attempts to reach the broker: short beside an outage, and no load on a broker that
-comes back."""
-
 MOVES_MAX = 2
 """Move a job into wards at most twice: what failed at home and in two wards fails for a reason of its own."""
 

@@ -1,4 +1,4 @@
-"""The role of a server, and the parts that only a server runs that may write: messages, notifications and the archive.
+"""The role of a server, and the parts that only a server runs that may write: transport, notifications, the archive.
 
 A server without a partner is active from its start to its end. One of a pair waits as the standby, takes over when the
 database lets it, and is the standby again as soon as it has lost the database's lock.
@@ -7,8 +7,9 @@ database lets it, and is the standby again as soon as it has lost the database's
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tidemill import clock, log
 from tidemill.config.addressee import Channel
@@ -19,10 +20,10 @@ from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.specifications.shortening import Shortening
 from tidemill.server.database.store import Store
-from tidemill.server.gateway.gateway import Gateway, messages
-from tidemill.server.gateway.setup import check
 from tidemill.server.identity.access import Authenticator
 from tidemill.server.notify.start import check_rules, telling
+from tidemill.server.transports import TransportHost
+from tidemill.wire.transports import ServedTransport, wanted
 
 if TYPE_CHECKING:  # it needs PostgreSQL's package, which a server on SQLite does not have
     from tidemill.server.database.paired import PairedSession
@@ -34,7 +35,7 @@ _LOG = log.Log("pair")
 
 
 class ActiveParts:
-    """Messages with a broker, notifications, the archive: `start` when the server may write, `stop` when it may not."""
+    """Transport, notifications, the archive: `start` when the server may write, `stop` when it may not."""
 
     def __init__(
         self,
@@ -47,18 +48,22 @@ class ActiveParts:
     ) -> None:
         """Raises ConfigError for what could not be started: better now than at a take-over."""
         self._store, self._dispatcher, self._config = store, dispatcher, config
-        self._authenticator, self._audit = authenticator, audit
+        self._audit = audit
         self._running: ExitStack | None = None
-        self._gateway: Gateway | None = None
-        if config.amqp.url is not None:
-            check(config.amqp)
-        check_rules(config, messages=config.amqp.url is not None)
+        self._kind = wanted(config)
+        self._host = TransportHost(
+            store, dispatcher, judge=authenticator.revoked.why, on_refused=audit.refused
+        )
+        self._transport: ServedTransport | None = None
+        if self._kind is not None:
+            self._kind.serve(config, self._host)  # made once to be checked: a standby finds out at its start
+        check_rules(config, messages=self._kind is not None)
 
     def start(self) -> None:
         """Start all. Raises SiteError or ConfigError, with nothing started."""
         with ExitStack() as running:
             self._audit.join(self._dispatcher.writer.write)
-            # ended last: its file system may hang, and the broker's messages must not stay with a standby
+            # ended last: its file system may hang, and what came by a transport must not stay with a standby
             running.enter_context(
                 Archiver(
                     self._store, self._dispatcher.writer.write, self._dispatcher.rules.archive,
@@ -66,13 +71,12 @@ class ActiveParts:
                     shorten=Shortening(self._dispatcher.writer.write, lambda: self._dispatcher.storage).step,
                 )
             )  # fmt: skip
-            gateway = self._gateway = running.enter_context(
-                messages(
-                    self._config.amqp, self._store, self._dispatcher,
-                    judge=self._authenticator.revoked.why, on_refused=self._audit.refused,
-                )
-            )  # fmt: skip
-            more = None if gateway is None else {Channel.MESSAGE: gateway.courier}
+            more: dict[Channel, Any] = {}
+            if self._kind is not None:
+                self._transport = self._kind.serve(self._config, self._host)
+                self._transport.start()
+                running.callback(self._transport.close)
+                more[Channel.MESSAGE] = self._transport.courier
             running.enter_context(telling(self._store, self._dispatcher, self._config, more=more))
             self._running = running.pop_all()
 
@@ -81,17 +85,21 @@ class ActiveParts:
         running, self._running = self._running, None
         if running is not None:
             running.close()
-        self._gateway = None
+        self._transport = None
 
     @property
     def is_running(self) -> bool:
         """Whether they run."""
         return self._running is not None
 
-    def broker_up(self) -> bool:
-        """Whether the broker is connected; on a standby nothing is wrong with it."""
-        gateway = self._gateway
-        return gateway is None or gateway.is_up()
+    @property
+    def transport_up(self) -> Callable[[], bool] | None:
+        """Whether the transport is connected; None = there is none. On a standby nothing is wrong with it."""
+        return None if self._kind is None else self._is_up
+
+    def _is_up(self) -> bool:
+        transport = self._transport  # which another thread may end
+        return transport is None or transport.is_up()
 
 
 class PairedRole:

@@ -52,6 +52,7 @@ from tidemill.server.web.routes import Website
 from tidemill.server.web.visits.entrance import VISIT, Visit
 from tidemill.server.web.visits.sessions import Sessions
 from tidemill.wire.credentials import read_key
+from tidemill.wire.transports import wanted
 from tidemill.wire.views import types
 
 SOCKET = "api.sock"
@@ -138,8 +139,7 @@ def run_server(config: ServerConfig, *, upgrade: bool = False) -> int:
                     dispatcher.start()
                     running.callback(parts.stop if role is None else role.close)
                     (parts if role is None else role).start()
-                broker_up = None if config.amqp.url is None else parts.broker_up
-                api = Api(store, dispatcher, authenticator=authenticator, broker_up=broker_up)
+                api = Api(store, dispatcher, authenticator=authenticator, transport_up=parts.transport_up)
                 keeper = Keeper(
                     api.readers, dispatcher.writer.write, audit, kept_s=constants.AUDIT_KEPT_S,
                     is_active=lambda: dispatcher.writer.is_active,
@@ -174,7 +174,7 @@ def rules_of(config: ServerConfig) -> DispatchRules:
     """What the configuration says about the verbs."""
     return DispatchRules(
         site_lost_s=constants.SITE_LOST_S,
-        addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
+        addressees=Addressees(config.mail, config.notify, messages=wanted(config) is not None),
         quotas=config.quotas, archive=Archive(archive_of(config)),
         wards=wards_of(config), downtimes=config.downtimes, added=tables_of(config),
     )  # fmt: skip

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from tidemill.timing import replace_for_tests
 
-BROKER_HEARTBEAT_S = 30.0
-"""A connection that is silent for two heartbeats is given up: within a minute, at two small frames a minute."""
-
 NEAR_S = 0.02
 """Origins with a shorter round trip are read directly: a cache helps nothing there."""
 

@@ -18,13 +18,13 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tidemill import clock
-from tidemill.config.amqp import refuse_password
-from tidemill.config.keys import addresses
+from tidemill.config.keys import addresses, refuse_password
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
 from tidemill.net.addresses import is_loopback
 from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, tcp, unix
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 from tidemill.wire.credentials import Credentials
+from tidemill.wire.transports import kind_of
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
@@ -396,11 +396,9 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
             return HttpServer(host, port, timeout_s=timeout_s, tls=tls, connect=soon)
     except (ValueError, ExchangeError) as error:
         raise ConfigError(f"`{address}` is not a server address: {error}") from error
-    if parts.scheme in ("amqps", "amqp"):
-        raise ConfigError(
-            f"`amqps://{host}` is a message broker, which answers no requests",
-            hint="`tidemill message submit` and `tidemill message follow` use it; other commands need the server",
-        )
+    kind = kind_of(address)
+    if kind is not None:
+        raise ConfigError(f"`{parts.scheme}://{host}` answers no requests", hint=kind.hint)
     raise ConfigError(
         f"`{address}` is not a server address",
         hint="write `unix:/path/api.sock`, `http://host:port` or `https://host:port`",

@@ -1,7 +1,7 @@
 """PostgreSQL with least rights, as `docs/operations.md` gives them.
 
-RabbitMQ, where a broker runs already: a stolen site credential in `tests/rabbitmq/test_amqp_stolen.py`, least rights in
-`test_amqp_gateway.py`, where the server answers a site in `test_sync_transports.py`.
+RabbitMQ, where a broker runs already, in `extensions/messages/tests/rabbitmq`: a stolen site credential in
+`test_amqp_stolen.py`, least rights in `test_amqp_gateway.py`, where a site is answered in `test_sync_transports.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.contract.conftest import postgresql_url
 from tests.contract.server_world import SIM, Site, World, done, leases, release_of
-from tests.worlds.services.amqp_world import until
+from tests.worlds.services.server_process import until
 
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
@@ -176,7 +176,7 @@ def test_a_session_that_keeps_the_lock_of_the_active_server_is_named(places: lis
             assert (one.holder, one.is_locked_out) == (name, True)
             with pytest.raises(ConfigError, match=re.escape(name)):
                 Dispatcher(Store(url=server))
-        until(one.take, "PostgreSQL has ended the neighbour's session")
+        until(one.take)  # PostgreSQL has ended the neighbour's session
         two = PairedSession(server, load(Dialect.POSTGRESQL, SELECTED))
         assert not two.take()
         assert (two.holder.split()[0], two.is_locked_out) == ("tidemill", False)
@@ -196,7 +196,7 @@ def test_the_active_server_is_known_as_one_whatever_its_url_names_it(places: lis
         for name in (name, "b")
     ]
     try:
-        until(pair[0].take, "PostgreSQL has ended the sessions of the test before")
+        until(pair[0].take)  # PostgreSQL has ended the sessions of the test before
         assert not pair[1].take()
         assert pair[1].holder.startswith(f"tidemill {name}")
         assert not pair[1].is_locked_out

@@ -215,5 +215,14 @@ def test_configuration_files_name_both_servers_as_a_list_or_a_text(tmp_path: Pat
         with pytest.raises(ConfigError, match="server"):
             loads(f"server = {wrong}", ClientConfig, source=tmp_path / "client.toml")
     broker = 'name = "s"\nserver = ["amqps://b:1/v", "https://b:2"]'
-    with pytest.raises(ConfigError, match="broker"):
+    with pytest.raises(ConfigError, match="`amqps:` is the only address"):
         loads(broker, SiteConfig, source=tmp_path / "site.toml")
+
+
+@pytest.mark.parametrize(
+    "address", ["https://cms:word@h:1", "amqps://cms:word@h/v", "amqp+tls://cms:word@h/v", "cms:word@h"]
+)
+def test_a_password_in_the_address_of_an_option_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(ConfigError, match="holds a password") as caught:
+        Connection(address)
+    assert "word@" not in f"{caught.value.message} {caught.value.hint}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,11 +20,9 @@ from tests.sizes import file_size_max
 
 from tidemill.cli.main import main
 from tidemill.client.authority import Authority, Issued, Wanted, describe
-from tidemill.config.amqp import SERVER_USER
 from tidemill.errors import ConfigError
 from tidemill.server.identity.revocations import parse
 
-MESSAGES = Path(__file__).parents[3] / "docs" / "messages.md"
 DAY_US = 86_400_000_000
 
 
@@ -187,18 +184,3 @@ def test_a_certificate_of_no_days_is_refused(tmp_path: Path) -> None:
     words = ["certs", "issue", "site", "lrz", "--days", "0", "--dir", str(tmp_path / "ca")]
     assert main(words) == 2
     assert not (tmp_path / "ca" / "lrz.pem").exists()
-
-
-def test_the_commands_of_the_page_on_messages_make_the_files_that_it_names(tmp_path: Path) -> None:
-    page = MESSAGES.read_text(encoding="utf-8")
-    authority = Authority.create(tmp_path, name="CA", days=2)
-    commands = re.findall(r"^ *tidemill certs issue (\w+) (\S+) --dir certs$", page, re.MULTILINE)
-    for role, name in commands:
-        authority.issue(Wanted(role=role, name=name, days=2), tmp_path)
-    named = set(re.findall(r"\"certs/(\S+)\"", page)) | set(re.findall(r"/etc/rabbitmq/(\S+)", page))
-    named |= set(re.findall(r"\"(\w+\.(?:pem|key))\"", page))
-    assert len(named) >= 9
-    assert named - {path.name for path in tmp_path.iterdir()} == set()
-    of_the_server = re.search(r"^ *\[amqp\]$.*?certs/(\S+)\"", page, re.MULTILINE | re.DOTALL)
-    assert of_the_server is not None
-    assert describe(tmp_path / of_the_server[1]).name == SERVER_USER

@@ -14,7 +14,7 @@ OF_CLUSTER = {
     "tidemill_grant_node_seconds", "tidemill_left_node_seconds",
     "tidemill_regular_today_jobs", "tidemill_regular_today_wait_seconds", "tidemill_regular_today_harm_seconds",
 }  # fmt: skip
-#: there is no message queue here: unit/server/test_server_gateway.py and test_amqp_gateway.py have one
+#: there is no message queue here: unit/server/test_server_transports.py and test_amqp_gateway.py have one
 OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
 #: no cache here: tests/caches/test_cache_shown.py has one
 OF_CACHES = {each for each in AGENT if each.startswith("tidemill_cache_")}

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidemill.config.amqp import Amqp
-from tidemill.server.gateway.setup import definitions
+from tidemill_messages.server.setup import definitions
+from tidemill_messages.settings import Amqp
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "rabbitmq.sh"
 NAMES = (
@@ -28,8 +28,8 @@ NAMES = (
 VHOST = "tests"  # one for all: a broker takes seconds to make another
 CONSUMER_TIMEOUT_S = 6
 QUEUE_MAX = 150
-TIMING = {"QUEUE_MESSAGES_MAX": QUEUE_MAX, "BROKER_HEARTBEAT_S": 2, "BROKER_RECONNECT_MAX_S": 1}
-"""Of the server, in tests with a broker."""
+TIMING = {"QUEUE_MESSAGES_MAX": QUEUE_MAX, "HEARTBEAT_S": 2, "RECONNECT_MAX_S": 1}
+"""Of messages, in tests with a broker."""
 
 
 class BrokerWorld:

@@ -16,7 +16,8 @@ from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
-from tidemill.site.link.transport import AmqpTransport, HttpTransport, Transport
+from tidemill.server.transports import TransportHost
+from tidemill.site.link.transport import HttpTransport
 from tidemill.wire.api import (
     AppOffer,
     Capacity,
@@ -28,9 +29,11 @@ from tidemill.wire.api import (
     SyncReply,
     SyncRequest,
 )
-from tidemill.wire.broker import broker_of
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import Connection
+from tidemill.wire.transports import Transport
+from tidemill_messages.broker import broker_of
+from tidemill_messages.transport import AmqpTransport
 
 FAULTS = (
     "well",
@@ -60,6 +63,10 @@ class Server:
             key=key, campaign="c", jobs=[JobSpec(app="sim", events=events)], repeat=[jobs], owner=owner
         )
         self.dispatcher.handle_submit(request)
+
+    def host(self, on_refused: Callable[[str, str], None] = lambda _who, _why: None) -> TransportHost:
+        """The server as transports see it; no one is revoked."""
+        return TransportHost(self.store, self.dispatcher, judge=lambda _identity: None, on_refused=on_refused)
 
     @property
     def done(self) -> int:

@@ -201,7 +201,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     from tidemill import timing
     from tidemill.cli.site.caches import examine_caches
     from tidemill.cli.site.containers import examine_containers
-    from tidemill.cli.site.endpoints import examine_broker, examine_endpoints
+    from tidemill.cli.site.endpoints import examine_endpoints, examine_transport
     from tidemill.site.setup.shell import missing_findings
 
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
@@ -213,7 +213,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     yield _payloads(read)
     yield from _paths(read)
     yield from _certificate(read)
-    yield from examine_broker(read)
+    yield from examine_transport(read)
     yield from _ownership(directory)
     yield binary_finding(directory)
     yield from _applications(directory, read)

@@ -29,20 +29,17 @@ def examine_endpoints(read: SiteConfig) -> Iterator[Finding]:
             yield Finding("endpoint", "fail", error.message, error.hint or "")
 
 
-def examine_broker(read: SiteConfig) -> Iterator[Finding]:
-    """Of a server reached by messages: whether address, certificate and library are usable. Connects to no broker."""
+def examine_transport(read: SiteConfig) -> Iterator[Finding]:
+    """Of a server that an extension's transport reaches: whether all is there that it needs. Connects to nothing."""
     from tidemill.site.link.transport import credentials_of
-    from tidemill.wire.broker import broker_of, is_broker, library
+    from tidemill.wire.transports import kind_of
 
-    if not is_broker(read.server):
-        return
     try:
-        library()
-        broker = broker_of(read.server, credentials_of(read), user=read.name)
+        kind = kind_of(read.server)
+        if kind is not None:
+            yield Finding("server", "ok", kind.examine(read, credentials_of(read)))
     except ConfigError as error:
         yield Finding("server", "fail", error.message, error.hint or "")
-    else:
-        yield Finding("server", "ok", f"by messages, as `{broker.user}` at {broker.address}")
 
 
 def _client(scheme: str) -> tuple[tuple[str, ...], str]:

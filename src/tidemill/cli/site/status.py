@@ -445,10 +445,10 @@ def _server_view(config: SiteConfig, home: Path | None) -> tuple[SiteRow | None,
     from tidemill.client.client import Client
     from tidemill.client.home import home_dir
     from tidemill.site.link.transport import credentials_of
-    from tidemill.wire.broker import is_broker
+    from tidemill.wire.transports import scheme_of
 
-    if is_broker(config.server):
-        return None, "reached by messages, which answer the agent alone"
+    if scheme := scheme_of(config.server):
+        return None, f"reached by `{scheme}:`, which answers the agent alone"
     if is_absent(config.server, home_dir(home)):
         return None, NONE_RUNS
     try:

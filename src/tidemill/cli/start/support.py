@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill import __version__, clock, confidential
+from tidemill import __version__, clock, confidential, extensions
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError
@@ -38,7 +38,6 @@ PACKAGES = (
     "msgspec",
     "uvicorn",
     "psycopg",
-    "pika",
     "cryptography",
     "jinja2",
     "rich",
@@ -237,6 +236,7 @@ def versions() -> dict[str, Any]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
+    found["extensions"] = {name: each.version for name, each in extensions.installed().items()}
     return found
 
 

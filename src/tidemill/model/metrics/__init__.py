@@ -325,7 +325,7 @@ SERVER: dict[str, Metric] = {
                     "archive",
                     "no_site",
                     "sites_silent",
-                    "broker_away",
+                    "transport_away",
                     "notifications",
                 )
             )
@@ -413,10 +413,12 @@ SERVER: dict[str, Metric] = {
     "tidemill_server_notification_oldest_seconds": Metric(
         "gauge", "Age of the oldest message that is to be sent", {"channel": _CHANNEL}
     ),
-    "tidemill_server_gateway_connected": Metric("gauge", "Whether the message queue is connected: 1, else 0"),
+    "tidemill_server_gateway_connected": Metric(
+        "gauge", "Whether the transport beside HTTP is connected: 1, else 0"
+    ),
     "tidemill_server_gateway_messages_total": Metric(
         "counter",
-        "Messages of the message queue",
+        "Messages of the transport beside HTTP",
         {
             "direction": Label(("in", "out")),
             "outcome": Label(("done", "refused", "repeated", "failed", OTHER)),

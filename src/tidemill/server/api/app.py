@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from tidemill import clock, log
-from tidemill.errors import UNDECODABLE, SiteError, TidemillError, did_you_mean
+from tidemill.errors import SiteError, TidemillError, did_you_mean
 from tidemill.model.identity import Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.api import openapi, probes
@@ -59,11 +59,11 @@ class Api:
         dispatcher: Dispatcher,
         *,
         authenticator: Authenticator | None = None,
-        broker_up: Callable[[], bool] | None = None,
+        transport_up: Callable[[], bool] | None = None,
     ) -> None:
         authenticator = authenticator or Authenticator()
         self.on_refused, self.believed = authenticator.on_refused, authenticator.believes
-        self.watched = Watched(dispatcher, broker_up)
+        self.watched = Watched(dispatcher, transport_up)
         self.dispatcher, self.readers = dispatcher, Readers(store)
         self.session, self.read = self.readers.session, self.readers.read
         self.waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="waiter")
@@ -260,12 +260,7 @@ def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
         return submission.decode(body, counted=True)
     if kind is SyncRequest:
         return sync.decode(body)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except UNDECODABLE as error:
-        raise RequestError(
-            f"{kind.__name__} cannot be read: {error}", hint=submission.hint(str(error), kind)
-        ) from error
+    return submission.decode_as(body, kind)
 
 
 TOLD_CHARACTERS = 500

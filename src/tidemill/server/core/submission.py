@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -54,6 +54,7 @@ ORIGIN_KINDS_MAX = 160  #: of a campaign: beyond it, the data of further jobs ar
 OWNER_DATA_KINDS_MAX = 1_000  #: open at once: every sync has to examine all of them
 KEY_MAX = 200
 SHARES_MAX = 1e6
+S = TypeVar("S", bound=msgspec.Struct)
 _ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(NAME_PATTERN)
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`(?: - at `\$([^`]*)`)?")
@@ -117,6 +118,14 @@ def decode(body: bytes, *, counted: bool = False) -> SubmitRequest:
         key=envelope.key, campaign=envelope.campaign, jobs=jobs, repeat=envelope.repeat, owner=envelope.owner,
         shares=envelope.shares, notify=envelope.notify, new=envelope.new,
     )  # fmt: skip
+
+
+def decode_as(body: bytes, kind: type[S]) -> S:
+    """A request of another kind. Raises RequestError as `decode`."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except UNDECODABLE as error:
+        raise RequestError(f"{kind.__name__} cannot be read: {error}", hint=hint(str(error), kind)) from error
 
 
 def hint(message: str, top: type[msgspec.Struct]) -> str | None:

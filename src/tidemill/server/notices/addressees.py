@@ -11,7 +11,7 @@ from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
 
 
 class Addressees:
-    """The rules. `messages`: there is a message queue to publish to."""
+    """The rules. `messages`: a transport brings messages to submitters."""
 
     def __init__(
         self, mail: Mail | None = None, notify: Notify | None = None, *, messages: bool = False
@@ -41,11 +41,7 @@ class Addressees:
             case _ if target.where:
                 return "submitters get messages of their own campaigns: write `message`"
             case _:
-                return (
-                    None
-                    if self._messages
-                    else "it has no message queue: `[amqp]` of its server.toml is empty"
-                )
+                return None if self._messages else "its server.toml names no message broker"
 
     def _refusal(self, kind: str, where: str) -> str | None:
         if self._notify.allows(kind, where):

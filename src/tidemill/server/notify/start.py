@@ -30,14 +30,14 @@ def senders_of(config: ServerConfig) -> dict[Channel, Sender]:
 
 
 def check_rules(config: ServerConfig, *, messages: bool) -> None:
-    """Raises ConfigError when a rule names a channel that is not configured. `messages`: whether there is a broker."""
+    """Raises ConfigError when a rule names a channel that is not configured. `messages`: a transport brings them."""
     channels = {*senders_of(config), *([Channel.MESSAGE] if messages else [])}
     for rule in config.notify.rules:
         channel = parse_target(rule.to).channel
         if channel not in channels:
             raise ConfigError(
                 f"a rule of `[notify]` names `{rule.to}`, but this server has no {channel}",
-                hint="set `[mail] server`, `[[notify.hooks]]` or `[amqp]`, or remove the rule",
+                hint="set `[mail] server`, `[[notify.hooks]]` or a message broker, or remove the rule",
             )
 
 
@@ -49,7 +49,7 @@ def telling(
     *,
     more: Mapping[Channel, Sender] | None = None,
 ) -> Iterator[Notifier]:
-    """Send notifications inside the block. `more`: channels of other parts of the server, such as messages.
+    """Send notifications inside the block. `more`: channels of transports.
 
     Raises ConfigError when a rule names a channel that is not configured.
     """

@@ -19,10 +19,10 @@ OLD_S = 900.0  #: age from which on a waiting message is a problem
 
 
 class Watched(NamedTuple):
-    """What health and metrics read. `broker_up`: whether the message broker is connected; None without one."""
+    """What health and metrics read. `transport_up`: whether the way beside HTTP is connected; None without one."""
 
     dispatcher: Dispatcher
-    broker_up: Callable[[], bool] | None = None
+    transport_up: Callable[[], bool] | None = None
 
 
 class ProblemKind(NamedTuple):
@@ -61,8 +61,10 @@ PROBLEMS: dict[str, ProblemKind] = {
     "sites_silent": ProblemKind(
         True, "a site has not been heard for a while", "`tidemill site status` there; `/v1/sites`"
     ),
-    "broker_away": ProblemKind(
-        True, "the message broker is not connected", "is RabbitMQ running? the log has `broker.away` and why"
+    "transport_away": ProblemKind(
+        True,
+        "the transport beside HTTP, such as a message broker, is not connected",
+        "does it run, and is the server's certificate valid? the log says why",
     ),
     "notifications": ProblemKind(
         True, "messages wait for longer than they should", "the log: `message.delayed`"
@@ -91,8 +93,8 @@ def problems(session: Session, watched: Watched) -> list[str]:
         found.append("no_site")
     elif silent:
         found.append("sites_silent")
-    if watched.broker_up is not None and not watched.broker_up():
-        found.append("broker_away")
+    if watched.transport_up is not None and not watched.transport_up():
+        found.append("transport_away")
     oldest = [each.oldest_us for each in tables.standing(session).values() if each.oldest_us is not None]
     if oldest and clock.now_us() - min(oldest) > OLD_S * 1e6:
         found.append("notifications")

@@ -125,8 +125,8 @@ def _of_problems(found: list[str]) -> Iterator[Sample]:
 
 
 def _of_broker(watched: Watched) -> Iterator[Sample]:
-    if watched.broker_up is not None:
-        yield Sample("tidemill_server_gateway_connected", float(watched.broker_up()))
+    if watched.transport_up is not None:
+        yield Sample("tidemill_server_gateway_connected", float(watched.transport_up()))
 
 
 def _of_process() -> Iterator[Sample]:

@@ -1,0 +1,1 @@
+"""Jobs, results and syncs by a message broker (RabbitMQ, AMQP 0-9-1), beside HTTP."""

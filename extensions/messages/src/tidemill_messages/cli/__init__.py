@@ -1,0 +1,1 @@
+"""Verbs of submitters, and of the broker's staff."""
