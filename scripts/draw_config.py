@@ -12,6 +12,7 @@ import msgspec
 from page import cell, settle
 
 from tidemill import config, extensions
+from tidemill.config.site import SiteConfig
 
 SOURCE = Path(__file__).parent.parent / "src" / "tidemill"
 TITLES = {
@@ -20,29 +21,34 @@ TITLES = {
     "ServerConfig": "A server: `server.toml`",
     "ClientConfig": "A client: `HOME/client.toml`",
 }
-#: the keys of `site.toml` that most sites set, in the order of a first set-up, with a typical value
-COMMON = {
-    "name": '"titan"',
-    "server": '"https://tide.example.org:8443"',
-    "certificate": '"site.pem"',
-    "batch": '"slurm"',
-    "cluster.partition": '"batch"',
-    "accounts[].name": '"phy123"',
-    "accounts[].node_hours": "20000",
-    "mode": '"run"',
-    "nodes_max": "16",
-    "harvest.node_hours_max": "1000",
-    "walltime_s": '"2h"',
-    "data_roots": '["/gpfs/exp"]',
-    "output_dir": '"/gpfs/exp/out"',
-    "contact": '"you@example.org"',
-    "stop_file": '"/gpfs/ops/STOP-tidemill"',
-}
+#: a `site.toml` with the keys that most sites set, in the order of a first set-up
+COMMON = """\
+name = "titan"
+server = "https://tide.example.org:8443"
+certificate = "site.pem"               # from `tidemill certs issue site titan`
+batch = "slurm"
+mode = "run"                           # `observe` submits nothing
+nodes_max = 16
+walltime_s = "2h"                      # of an allocation
+data_roots = ["/gpfs/exp"]             # inputs and outputs lie below these
+output_dir = "/gpfs/exp/out"           # of outputs that name no place
+contact = "you@example.org"
+stop_file = "/gpfs/ops/STOP-tidemill"  # a file there stops the site
+
+[cluster]
+partition = "batch"
+
+[harvest]
+node_hours_max = 1000
+
+[[accounts]]
+name = "phy123"
+node_hours = 20000
+"""
 HEAD = """# Configuration
 
 This reference lists every key of the configuration files, first the 15 that most sites set.
 
-{counts}
 An unknown key is an error that names a similar one, if there is one. All wrong keys of a file are listed together.
 `io[].name` is a key of each `[[io]]`, `containers.NAME.command` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
@@ -85,35 +91,20 @@ def records() -> list[type[msgspec.Struct]]:
 
 
 def common() -> str:
-    """The table of keys that most sites set. Raises KeyError if one does not exist."""
-    site = next(record for record in records() if record.__name__ == "SiteConfig")
-    keys = {key.key: key for key in config.describe(site, inside=True)}
-    rows = [
-        f"| `{name}` | `{value}` | {f'`{cell(keys[name].default)}`' if keys[name].default else 'required'} "
-        f"| {cell(keys[name].doc)} |"
-        for name, value in COMMON.items()
-    ]
-    head = [
-        "## Start here: 15 keys of `SITE/site.toml`",
-        "",
-        "`tidemill site init` writes most of them, and limits below the defaults: on a cluster `nodes_max = 4` and "
-        "`harvest.node_hours_max = 100`. All other keys have defaults that fit most sites.",
-        "",
-        "| key | for example | default | what for |",
-        "|---|---|---|---|",
-    ]
-    return "\n".join([*head, *rows, ""])
-
-
-def counts() -> str:
-    """How many settings each file has, and all files together."""
-    rows = ["| file | settings | of them in repeatable tables |", "|---|---|---|"]
-    for record in records():
-        alone = _settings(config.describe(record))
-        inside = _settings(config.describe(record, inside=True)) - alone
-        rows.append(f"| {TITLES[record.__name__]} | {alone + inside} | {inside or ''} |")
-    rows.append(f"| [Credentials](#{ANCHOR}), in every file | {len(config.CREDENTIALS)} |  |")
-    return "\n".join([*rows, "", f"That makes {total()} settings in all.", ""])
+    """The section on the keys that most sites set. Raises ConfigError if one is not legal."""
+    config.loads(COMMON, SiteConfig, source=Path("/site/site.toml"))
+    return "\n".join(
+        [
+            "## Start here: 15 keys of `SITE/site.toml`",
+            "",
+            "`tidemill site init` writes most of them, and limits below the defaults: on a cluster `nodes_max = 4` and "
+            "`harvest.node_hours_max = 100`. All other keys have defaults that fit most sites.",
+            "",
+            "```toml",
+            f"{COMMON}```",
+            "",
+        ]
+    )
 
 
 def total() -> int:
@@ -153,7 +144,8 @@ def groups(record: type[msgspec.Struct]) -> dict[str, list[config.Key]]:
 def row(key: config.Key) -> str:
     """A setting's row."""
     default = f"`{cell(key.default)}`" if key.default else "required"
-    return f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} | {default} | {cell(key.doc)} |"
+    kind = f"{key.type} ({key.unit})" if key.unit else key.type
+    return f"| `{key.key}` | {cell(kind)} | {default} | {cell(key.doc)} |"
 
 
 def credentials_row(keys: list[config.Key], anchor: str) -> str:
@@ -162,7 +154,7 @@ def credentials_row(keys: list[config.Key], anchor: str) -> str:
     required = ", ".join(f"`{_last(key)}`" for key in keys if key.default is None)
     particular = [f"`{_last(key)}`: {key.doc}" for key in keys if key.doc != config.CREDENTIALS[_last(key)]]
     default = f"required: {required}" if required else "`none`"
-    return f"| {names} | [credentials]({anchor}) |  | {default} | {cell('. '.join(particular))} |"
+    return f"| {names} | [credentials]({anchor}) | {default} | {cell('. '.join(particular))} |"
 
 
 def _last(key: config.Key) -> str:
@@ -171,7 +163,7 @@ def _last(key: config.Key) -> str:
 
 def drawn() -> str:
     """The whole page: the common keys, the credentials, then for each file one table per table."""
-    parts = [HEAD.format(counts=counts()), common(), credentials()]
+    parts = [HEAD, common(), credentials()]
     for record in records():
         title = TITLES[record.__name__]
         # Some of these records say no more than their title
@@ -190,7 +182,7 @@ def drawn() -> str:
 def table(about: list[str], keys: list[config.Key], *, anchor: str) -> str:
     """A table of keys below some lines; `anchor`: where the credentials are described."""
     shown = [key for key in keys if key.is_credential]
-    lines = [*about, "| key | type | unit | default | what for |", "|---|---|---|---|---|"]
+    lines = [*about, "| key | type | default | what for |", "|---|---|---|---|"]
     lines += [row(key) for key in keys if not key.is_credential]
     return "\n".join([*lines, *([credentials_row(shown, anchor)] if shown else []), ""])
 

@@ -18,8 +18,7 @@ HEAD = """# The command line
 This reference lists every command and option.
 
 `tidemill VERB [OPTIONS]`. Data goes to stdout, everything else (progress, hints, errors) to stderr; with `--json` the
-data is JSON, and so is an error: `{"error": {"kind", "message", "hint", "exit_code"}}`. An error names what was
-attempted, on what and what came back; a line `hint:` says what to do.
+data is JSON, and so is an error: `{"error": {"kind", "message", "hint", "exit_code"}}`.
 
 JOB is the number of a job, as `tidemill jobs` prints it, and NAME that of a campaign. `NAME|JOB` takes either: `run`
 makes campaigns of one job. `OWNER/NAME` names the campaign of one owner: operators need it if several owners use the
@@ -52,9 +51,8 @@ home, the socket of a `tidemill server run` of this home.
   pattern matches, under their own names; with `--each` or `--sweep` also the rows of all events, as
   `lines`. Files that rows or arguments only name are not brought: `--input` brings them, or an absolute path names
   them. Outputs (`--output PATH`) are relative to it. `HOME` and `/tmp` belong to the slot and are emptied afterwards.
-- **Inputs** cannot be changed. Whatever the mode of the source, an input that is a single file is executable, since it
-  may be a program; files of a directory keep their modes. So `cp IN OUT` makes an executable file, which of an input
-  from 1 MiB on, or at a site without namespaces, is also read-only. `cp --no-preserve=mode IN OUT` makes a plain,
+- **Inputs** cannot be changed. A single file is executable, since it may be a program; files of a directory keep their
+  modes. So `cp IN OUT` makes an executable, often read-only file; `cp --no-preserve=mode IN OUT` makes a plain,
   writable one.
 - **Words**: the program is looked up where you are, and passed as its absolute path. So is an argument that is the
   relative path of a file that exists here (`python prog.py {event}`), or of a directory if it holds a `/` (`data/`),
@@ -68,12 +66,11 @@ home, the socket of a `tidemill server run` of this home.
   is started once for several events: as many as take about ten seconds.
 - **stdin**: a single event reads all of it, if it is a file or a pipe; `--no-stdin` or `< /dev/null` gives it
   none. Several events cannot share one: `run` refuses data that wait there. `--each -` makes each line an event.
-  If a shell reads its script from stdin (`ssh HOST << END`, `bash < SCRIPT`, a shell cell of a notebook), `run` leaves
-  the script to the shell.
-- **In a loop** (`while read x; do tidemill run -- CMD "$x"; done < list`) CMD would read the rest of the list, and
-  the loop would end after one line, as with `ssh`. So `run` refuses a stdin file that was read in part before. The last
-  line of a file is not refused. `run` also warns when it takes input from a pipe that its parent reads. In a loop, give
-  `--no-stdin`, or use `--each list`, which makes one campaign. `--stdin` passes the rest of stdin to CMD all the same.
+  A script that a shell reads from stdin (`ssh HOST << END`, `bash < SCRIPT`) is left to the shell.
+- **In a loop** (`while read x; do tidemill run -- CMD "$x"; done < list`) CMD would read the rest of the list, as with
+  `ssh`. So `run` refuses a stdin file that was read in part before, and warns when it takes input from a pipe that its
+  parent reads. Give `--no-stdin`, or use `--each list`, which makes one campaign. `--stdin` passes the rest of stdin to
+  CMD all the same.
 - **Container**: `--container IMAGE` runs the command in a directory tree, a `.sif` file or `NAME@sha256:DIGEST`, by
   the runtime that your site finds (Apptainer, Charliecloud, podman). Program and paths are then those of the image, and
   of your environment only `--env` is passed. A site that serves others takes approved applications instead.
@@ -88,19 +85,18 @@ home, the socket of a `tidemill server run` of this home.
   columns the first line names. `--sweep mass=100,125 --sweep n=1..10` takes all combinations, `--zip` the lists value
   by value; with a table each row takes part in all combinations. Event k is row k, from 0. An empty line of FILE is an
   event with an empty `{line}`; `run` reports how many there are. Empty rows of a table are skipped.
-- An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1. `--fail-fast`
-  stops at the first failed event. `tidemill wait` and `attach` then exit with 1, too.
-- **Defaults**: `run` and `submit` retry a failed event twice, and keep stdout. `run`
-  does not retry a single event, whose exit status it passes on. `submit` accepts no failed event unless
-  `--failed-max N` is given, since jobs may come after it. A job of a job file or of the SDK keeps no stdout unless it
-  has `keep_stdout = true`: a file may hold thousands of jobs.
+- An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1, as do
+  `tidemill wait` and `attach`. `--fail-fast` stops at the first failed event.
+- **Defaults**: `run` and `submit` retry a failed event twice, and keep stdout. `run` does not retry a single event,
+  whose exit status it passes on. `submit` accepts no failed event unless `--failed-max N` is given, since jobs may come
+  after it. Jobs of a job file or of the SDK keep no stdout unless they have `keep_stdout = true`.
 - **Exit status**: that of the command for a single event (128 + N for signal N); for several 0 if all are done, else 1.
   Errors of Tidemill itself have the codes above.
-- A name is used once. `tidemill run --resume NAME` goes on with a campaign: it follows one that runs, and runs what
-  failed or was not done of one that has ended. What is done is never run again.
+- A name is used once. `tidemill run --resume NAME` follows a campaign that runs, and runs what failed or was not done
+  of one that has ended. What is done is never run again.
 - Ctrl-C cancels the job, and waits until what is done is delivered; a second one leaves at once. `tidemill attach
-  NAME` follows a campaign that was left; `tidemill wait NAME` waits in a script. The server and site that `run` has
-  started go on; `tidemill up --stop` ends them.
+  NAME` follows a campaign that was left. The server and site that `run` has started go on; `tidemill up --stop` ends
+  them.
 - What no site can ever run (99 cores, a GPU that no site has) is refused, with the most that would fit; so is a change
   by `--resume` or `tidemill job retry`.
 
@@ -110,9 +106,9 @@ home, the socket of a `tidemill server run` of this home.
   gives `hits-0.root`, `hits-1.root`, ... Where the name does not tell events apart, the number of the event is put
   before the suffix: `out.txt` gives `out-0.txt`. `{seed}`, `{line}` and columns are filled in, too. Outputs with the
   same file name get their directories as a prefix: `a/out.txt` and `b/out.txt` give `a-out-0.txt` and `b-out-0.txt`.
-- All other files of the work directory are removed. The logs of a job's first events name them (`job logs`), and `run`
-  prints that line once, at the end: `removed from the work directory, since no output names it: out.root`.
-- An output must be a regular file. If it is a symbolic link or a directory, the job fails and reports that.
+- All other files of the work directory are removed: `run` names them at the end, and so do the logs of a job's first
+  events (`job logs`).
+- An output must be a regular file: a symbolic link or a directory fails the job.
 - From 4,097 events on, or with `--pack tar`, each output is one plain tar archive with a member for each event.
 - `--output plots/` and `--output 'hist*.root'` come as tar archives, `plots.tar` and `hist.tar`, of each event.
 - Each delivery of a job writes archives of its own and leaves earlier ones as they are: after `--resume` or a retry,
@@ -120,17 +116,20 @@ home, the socket of a `tidemill server run` of this home.
 - `manifest-JOB.json` beside them lists the files of all deliveries, with checksums, events and seeds.
 - What the command prints is kept as output `stdout`, in one tar archive for several events (`--pack files`: `stdout-0`,
   `stdout-1`, ...), unless `--no-keep-stdout` is given. A single event prints it as well, so `tidemill run -- CMD` can
-  be used like `CMD`; `tidemill job logs JOB --event N` prints that of any event. A single event that fails prints its
-  stdout, too (`diff`, `grep -c`, `pytest`): the first and the last 32 KiB, because failed events keep no outputs.
+  be used like `CMD`; of one that fails, the first and the last 32 KiB, because failed events keep no outputs.
+  `tidemill job logs JOB --event N` prints that of any event.
 - What `run` itself writes for a job (stdin, rows, packed directories) is in `inputs/CAMPAIGN` of the home, until
-  `tidemill clean` finds it a month later, and the server says that the campaign has ended.
+  `tidemill clean` removes it: a month later, if the campaign has ended.
 
 ## In the shell
 
 `tidemill completion bash|zsh|fish` prints a script that completes verbs, options, and the jobs, campaigns, sites and
 applications that your server knows. `tidemill man VERB` shows a manual page, as plain text in a pipe;
-`tidemill man --to ~/.local/share/man` writes all of them for `man`. Both are made from the parsers, like this page.
+`tidemill man --to ~/.local/share/man` writes all of them for `man`.
 """
+
+
+NO_DEFAULT = " (default: none)"
 
 
 def reference() -> str:
@@ -138,7 +137,7 @@ def reference() -> str:
     parts = [HEAD, "## Options of every verb\n", _options(_common())]
     parts.append(
         "Verbs that start or check something on this machine have neither `--server` nor `--secret-file`, or an option "
-        "of that name of their own.\n"
+        "of that name of their own. Below, an option without a default is off or empty unless it is given.\n"
     )
     for group, verbs in groups_of("").items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
@@ -177,9 +176,10 @@ def _verb(verb: str, about: str, command: Command) -> str:
     """The section of a verb."""
     parser = parser_of(verb, command)
     positional = " ".join(_usage(action) for action in parser._get_positional_actions())
-    usage = f"tidemill {verb} [OPTIONS] {positional}".rstrip()
-    text = (
-        f"### `tidemill {verb}`\n\n{about[0].upper()}{about[1:]}.\n\n```\n{usage}\n{command.example}\n```\n"
+    usage = f"tidemill {verb} [OPTIONS] {positional}" if positional else ""
+    shown = "\n".join(line for line in (usage, command.example) if line not in (f"tidemill {verb}", ""))
+    text = f"### `tidemill {verb}`\n\n{about[0].upper()}{about[1:]}.\n" + (
+        f"\n```\n{shown}\n```\n" if shown else ""
     )
     common = {(tuple(each.option_strings), each.help) for each in _common()}
     own = [
@@ -196,20 +196,13 @@ def _common() -> list[argparse.Action]:
 
 
 def _options(actions: list[argparse.Action]) -> str:
-    lines = ["| option | meaning |", "|---|---|"]
+    """A list of options, as a manual page has it; that an option has no value unless given is not said of each."""
+    lines = []
     for action in actions:
-        names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{_cell(_metavar(action))}`"
-        value = (
-            f" `{_cell(_metavar(action))}`"
-            if action.option_strings and action.nargs != 0 and _metavar(action)
-            else ""
-        )
-        lines.append(f"| {names}{value} | {_cell(help_of(action))} |")
+        value = f" {_metavar(action)}" if action.nargs != 0 and _metavar(action) else ""
+        names = ", ".join(f"`{name}{value}`" for name in action.option_strings) or f"`{_metavar(action)}`"
+        lines.append(f"- {names}: {help_of(action).removesuffix(NO_DEFAULT)}")
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _metavar(action: argparse.Action) -> str:

@@ -144,7 +144,9 @@ class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     certificate: Annotated[
         Path | None, doc("Our certificate or proxy (PEM) for /auth/x509; none = no certificate")
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate; none = it is in the same file")] = None
+    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
+        None
+    )
     token_file: Annotated[
         Path | None, doc("File (mode 0600) with a JWT, sent without a login; read for each request")
     ] = None

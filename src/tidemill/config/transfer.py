@@ -44,7 +44,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     certificate: Annotated[
         Path | None, doc("Our certificate, or a proxy with its key (PEM); none = we show none")
     ] = None
-    key: Annotated[Path | None, doc("Key of the certificate; none = it is in the same file")] = None
+    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
+        None
+    )
     token_file: Annotated[
         TokenFile | None,
         doc(
