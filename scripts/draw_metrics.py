@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from page import cell, settle
 
@@ -30,8 +30,11 @@ are in seconds, sizes in bytes.
 [dashboard](../deploy/grafana-dashboard.json) for Grafana. Counters count since the start of the process. Metrics
 without data are omitted, such as nodes on the embedded batch system.
 
+Metrics whose names end in `_total` are counters, those marked so histograms, all others gauges.
+
 The label `site` is a site's name (at most 1000), `cache` a cache of `[[caches]]` and `area` an area of `[[io]]` (at
-most 100 each).
+most 100 each). Labels that have the same values in several metrics:
+
 """
 OF_AGENTS = """Every sample has the label `site`. [Monitoring](monitoring.md#definitions) lists the metrics of nodes:
 gauges `tidemill_node_...`, each a mean over nodes.
@@ -86,21 +89,41 @@ def label_text(name: str, label: Label) -> str:
     return f"`{name}`: " + (f"{label.about}, " if label.about else "") + f"at most {label.most}"
 
 
-def table(metrics: Mapping[str, Metric]) -> list[str]:
-    """One row per metric."""
-    lines = ["| name | type | meaning | labels |", "|---|---|---|---|"]
+def shared() -> dict[str, Label]:
+    """The labels that several metrics have, with the same values in each: the head of the page lists them."""
+    found: dict[str, list[Label]] = {}
+    for metric in [*SERVER.values(), *AGENT.values()]:
+        for name, label in metric.labels.items():
+            found.setdefault(name, []).append(label)
+    return {
+        name: labels[0] for name, labels in found.items()
+        if name not in NAMES and len(labels) > 1 and labels[0].values
+        and all(each.values == labels[0].values for each in labels)
+    }  # fmt: skip
+
+
+def table(metrics: Mapping[str, Metric], known: Collection[str]) -> list[str]:
+    """One row per metric; `known`: labels whose values stand at the head of the page."""
+    lines = ["| name | meaning | labels |", "|---|---|---|"]
     for name, metric in metrics.items():
         if name in OF_NODES:
             continue
-        labels = "; ".join(label_text(each, rule) for each, rule in metric.labels.items())
-        lines.append(f"| `{name}` | {metric.kind} | {cell(metric.help)} | {cell(labels)} |")
+        labels = "; ".join(
+            f"`{each}`" if each in known else label_text(each, rule) for each, rule in metric.labels.items()
+        )
+        if (metric.kind == "counter") is not name.endswith("_total"):
+            raise ValueError(f"{name} is a {metric.kind}: only counters end in `_total`, the page says")
+        kind = "Histogram: " if metric.kind == "histogram" else ""
+        lines.append(f"| `{name}` | {kind}{cell(metric.help)} | {cell(labels)} |")
     return lines
 
 
 def drawn() -> str:
     """The whole page."""
-    parts = [HEAD, "## The server", "", *table(SERVER), "", "## An agent and its pilots", ""]
-    parts += [OF_AGENTS, *table(AGENT)]
+    known = shared()
+    parts = [HEAD + "\n".join(f"- {label_text(name, label)}" for name, label in known.items())]
+    parts += ["", "## The server", "", *table(SERVER, known), "", "## An agent and its pilots", ""]
+    parts += [OF_AGENTS, *table(AGENT, known)]
     return "\n".join(parts) + "\n" + TAIL
 
 
