@@ -397,6 +397,9 @@ def main() -> int:
     except (BenchError, TidemillError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if not results:
+        print(f"error: none of the cases is called {' or '.join(args.only)}", file=sys.stderr)
+        return 2
     if args.json:
         print(json.dumps(results))
     else:
