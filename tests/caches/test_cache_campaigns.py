@@ -20,10 +20,10 @@ import pytest
 from tests.worlds.home.world import Options, World, world
 from tests.worlds.services.cache_world import CacheWorld, far, sums_once, until
 
-from tidemill.cache.engine.contact import HANDSHAKE
 from tidemill.cache.figures.ledger import believe
 from tidemill.image.profile import Profile, RemoteReads, read_profile
 from tidemill.model.job import JobSpec
+from tidemill.routing.contact import HANDSHAKE
 from tidemill.wire.api import JobDetail
 
 __all__ = ["far"]

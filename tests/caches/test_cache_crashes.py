@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.worlds.services.cache_world import CacheWorld, cache_world, far, near, until
 
-from tidemill.cache.engine.contact import HANDSHAKE
+from tidemill.routing.contact import HANDSHAKE
 
 __all__ = ["far", "near"]
 

@@ -24,10 +24,10 @@ from tests.worlds.services.cache_world import (
 from tests.worlds.services.ports import free_port
 from tests.worlds.services.root_reader import connections_to, read_together
 
-from tidemill.cache.engine.contact import greet
 from tidemill.cache.engine.directory import read_cache
 from tidemill.cache.engine.origins import parse_file, through
 from tidemill.cache.figures.ledger import believe
+from tidemill.routing.contact import greet
 
 __all__ = ["far", "near"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.worlds.services.cache_world import CacheWorld, DelayLine, Origin, cache_world
 
-from tidemill.cache.engine.refusals import explained
+from tidemill.routing.refusals import explained
 
 CONTENT = os.urandom(100_000)
 SECRET = b"not for clients of the cache"

@@ -15,9 +15,9 @@ from tests.contract.transfer_world import Server
 from tests.rucio.rucio_world import RucioWorld
 from tests.transfer.opened_world import READ, Ran, endpoint, run_all
 
-from tidemill.cache.routing.rucio import RucioReplicas
 from tidemill.config.caching import Rucio
 from tidemill.model.far import CatalogueName
+from tidemill.routing.rucio import RucioReplicas
 
 COPY = READ.replace("xrdcp --silent --nopbar", "cp")
 RIGHT, OTHER, LONGER = b"the right bytes\n", b"the wrong bytes\n", b"more bytes than there should be\n"

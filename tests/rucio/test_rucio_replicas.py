@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from tests.rucio.rucio_world import FILES, RucioWorld
 
-from tidemill.cache.routing.rucio import FILES_PER_CALL, CatalogueEntry, RucioError, RucioReplicas
 from tidemill.config.caching import Replicas, Rucio
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
 from tidemill.model.far import CatalogueName
 from tidemill.model.job import Input, JobSpec, ReadAs
+from tidemill.routing.rucio import FILES_PER_CALL, CatalogueEntry, RucioError, RucioReplicas
 from tidemill.site.data.owners import OwnedPlaces, Reader
 from tidemill.site.data.routing import Opening, SoughtFile
 from tidemill.site.data.staging import Stage

@@ -15,10 +15,10 @@ from tests.transfer.opened_world import READ, endpoint, run
 from tests.transfer.xcache_world import XCache
 
 from tidemill import clock
-from tidemill.cache.routing.learned import SAMPLES_MIN, AppReads, ReadSample, way_key
-from tidemill.cache.routing.links import LinksRecord, place_of_url
 from tidemill.model.job import JobSpec
 from tidemill.model.quantities import duration_text
+from tidemill.routing.learned import SAMPLES_MIN, AppReads, ReadSample, way_key
+from tidemill.routing.links import LinksRecord, place_of_url
 from tidemill.site.data.way_learning import learner
 
 

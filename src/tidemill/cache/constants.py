@@ -50,7 +50,4 @@ restart, and not much longer for a cache that is gone."""
 HANG_S = 180.0
 """Time without an answer after which xrootd is killed and restarted: a loaded cache answers sooner."""
 
-CATALOGUE_SILENCE_S = 20.0
-"""Give up a reply when the server sends nothing for this time: it answers in a second or two."""
-
 replace_for_tests("cache", globals())

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.unit.cache.test_cache_rucio import HEAD, NAME, ask, chunk, line, serving, stream
+from tests.unit.routing.test_routing_rucio import HEAD, NAME, ask, chunk, line, serving, stream
 
-from tidemill.cache.routing.links import RouteLinks
-from tidemill.cache.routing.rucio import IDLE_LINES_MAX, URLS_MAX, RucioError, RucioReplicas
 from tidemill.config import loads
 from tidemill.config.caching import Rucio
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.routing.links import RouteLinks
+from tidemill.routing.rucio import IDLE_LINES_MAX, URLS_MAX, RucioError, RucioReplicas
 from tidemill.site.data.routing import InputRoutes, Opening, SoughtFile
 from tidemill.transfer.file import FileTransfer, Roots
 
@@ -113,7 +113,7 @@ def test_lines_that_say_nothing_are_borne_up_to_a_bound() -> None:
     assert ask(stream(*["\n"] * IDLE_LINES_MAX, line(pfns={GOOD: {}})))._known[NAME][1].urls == [GOOD]
 
 
-@pytest.mark.timing(cache={"CATALOGUE_SILENCE_S": 5.0})
+@pytest.mark.timing(routing={"CATALOGUE_SILENCE_S": 5.0})
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirection_takes_the_token_to_no_other_host(status: int, tmp_path: Path) -> None:
     token = tmp_path / "token"

@@ -16,15 +16,15 @@ import pytest
 from tidemill.cache import constants
 from tidemill.cache.engine import directory as places
 from tidemill.cache.engine import limits
-from tidemill.cache.engine.contact import greet, parse_greeting
 from tidemill.cache.engine.health import Readings, findings
 from tidemill.cache.engine.origins import allowing, parse_file, parse_origin, through
-from tidemill.cache.engine.refusals import explained
 from tidemill.cache.engine.state import CacheState, OriginState, read_state, write_state
 from tidemill.cache.engine.supervisor import PAUSE_MAX_S, check_port, pause_s
 from tidemill.cache.engine.windows import client_environment, server_environment
 from tidemill.config.cache import CacheConfig, CacheCredential, CacheSpace
 from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.routing.contact import greet, parse_greeting
+from tidemill.routing.refusals import explained
 
 CONFIG = CacheConfig(origins=["root://a.example:1094//store/"], space=CacheSpace(max=10**9))
 STATE = CacheState(host="h", port=1094, phase="running", at_us=1, supervisor_pid=1, supervisor_started_us=1)

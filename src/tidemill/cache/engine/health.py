@@ -9,9 +9,10 @@ import msgspec
 from tidemill import clock
 from tidemill.cache.engine import limits
 from tidemill.cache.engine.credentials import CredentialEnd
-from tidemill.cache.engine.state import CacheFinding, OriginState, PastTrouble
+from tidemill.cache.engine.state import CacheFinding, OriginState
 from tidemill.config.cache import CacheConfig
 from tidemill.model.quantities import bytes_text, percent_text, span_text
+from tidemill.routing.engine import PastTrouble
 
 USED_WARN = 0.7
 """Of the descriptors. From there on a burst of opens may take the rest."""

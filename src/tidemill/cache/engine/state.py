@@ -11,6 +11,7 @@ import msgspec
 from tidemill import clock, files
 from tidemill.cache.engine.directory import is_locked
 from tidemill.errors import UNDECODABLE, ProtocolError
+from tidemill.routing.engine import CacheHealth, PastTrouble
 
 STATE_BYTES_MAX = 1 << 20
 STALE_S = 60
@@ -36,17 +37,6 @@ class CacheFinding(msgspec.Struct, frozen=True, kw_only=True):
     check: str
     found: str
     hint: str = ""
-
-
-class PastTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding with the time for which it was seen, or an end of xrootd and its next start."""
-
-    state: Literal["warn", "fail"] = "fail"
-    check: str
-    subject: str = ""  #: the origin, where it is of one
-    found: str
-    first_us: int
-    last_us: int
 
 
 class CacheState(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +102,18 @@ def is_supervised(directory: Path, state: CacheState) -> bool:
     if state.host == host_name():
         return is_locked(directory)
     return abs(clock.now_us() - state.at_us) < STALE_S * 1_000_000
+
+
+def health_of(directory: Path) -> CacheHealth | None:
+    """The health of the cache in a directory, None where no supervisor ever ran; without one, no cache answers.
+
+    Raises SiteError, ProtocolError.
+    """
+    found = read_state(directory)
+    if found is None:
+        return None
+    alive = is_supervised(directory, found)
+    return CacheHealth(answers=found.answers, past=found.past) if alive else CacheHealth()
 
 
 def host_name() -> str:

@@ -25,13 +25,11 @@ from tidemill.cache import constants
 from tidemill.cache.engine import directory as places
 from tidemill.cache.engine import health, limits, windows
 from tidemill.cache.engine.configuration import origins_of
-from tidemill.cache.engine.contact import greet
 from tidemill.cache.engine.credentials import CredentialEnd, ends_of
 from tidemill.cache.engine.state import (
     CacheFinding,
     CacheState,
     OriginState,
-    PastTrouble,
     Phase,
     host_name,
     read_state,
@@ -40,6 +38,8 @@ from tidemill.cache.engine.state import (
 from tidemill.config.cache import CacheConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.files import open_private
+from tidemill.routing.contact import greet
+from tidemill.routing.engine import PastTrouble
 
 POLL_S = 0.2
 LOOK_S = 2.0  #: between two checks of the process, the disk and the answers

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.cache.engine import directory as places
-from tidemill.cache.engine.contact import greet
 from tidemill.cache.engine.origins import OriginPath, through
 from tidemill.cache.engine.supervisor import Supervisor
 from tidemill.cache.engine.windows import client_environment
@@ -32,6 +31,7 @@ from tidemill.cache.study.line import LongLine, lengthened
 from tidemill.cache.study.plan import ReadPattern, StudySetting, StudyStep
 from tidemill.config.cache import CacheConfig, CacheCredential, CacheSpace
 from tidemill.errors import ConfigError, SiteError
+from tidemill.routing.contact import greet
 
 GREETINGS, GREET_S = 5, 10.0
 START_S = 60.0

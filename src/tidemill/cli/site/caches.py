@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tidemill import clock
-from tidemill.cache.routing.links import PORTS, PROBE_TIMEOUT_S, place_of_url, round_trip_s
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.net.names import addresses_within
+from tidemill.routing.links import PORTS, PROBE_TIMEOUT_S, place_of_url, round_trip_s
 from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _asked(cache: SiteCache) -> str:
 def _why_silent(address: str) -> str:
     """Why a cache does not answer at an address; empty = it does, or has no address. Takes three times
     PROBE_TIMEOUT_S at most."""
-    from tidemill.cache.engine.contact import greet
+    from tidemill.routing.contact import greet
 
     if not address:
         return ""

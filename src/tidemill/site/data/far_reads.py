@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from tidemill import clock
 from tidemill.cache.contents.listing import ContentsSummary
 from tidemill.cache.contents.record import cached_share, read_contents
-from tidemill.cache.engine.state import CacheState, is_supervised, read_state
-from tidemill.cache.routing.attribution import FarTrouble, attribute, sentence, troubles, ways_of
-from tidemill.cache.routing.links import RouteLinks
+from tidemill.cache.engine.state import health_of, is_supervised, read_state
 from tidemill.config.caching import SiteCache
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.model.failure import POLICY, FailureClass, FaultKind
+from tidemill.routing.attribution import FarTrouble, attribute, sentence, troubles, ways_of
+from tidemill.routing.engine import CacheHealth
+from tidemill.routing.links import RouteLinks
 from tidemill.wire.node import Failed, Record
 
 KEPT_S = 2.0
@@ -97,7 +98,7 @@ class FarReads:
     def __init__(self, caches: Sequence[SiteCache], links: RouteLinks) -> None:
         self._directories = {each.name: each.watched for each in caches if each.watched is not None}
         self._links = links
-        self._states: dict[str, CacheState | None] = {}
+        self._states: dict[str, CacheHealth] = {}
         self._read_s = 0.0
 
     def attributed(self, records: Sequence[Record]) -> dict[int, FarTrouble]:
@@ -132,15 +133,15 @@ class FarReads:
             down={each.place for each in ways if self._links.is_down(each.place)},
         )
 
-    def _known(self) -> dict[str, CacheState | None]:
+    def _known(self) -> dict[str, CacheHealth]:
         now_s = clock.monotonic_s()
         if now_s - self._read_s >= KEPT_S or not self._states:
             self._read_s, self._states = now_s, {}
             for name, directory in self._directories.items():
                 try:
-                    state = read_state(directory)
-                    if state is not None:
-                        self._states[name] = state if is_supervised(directory, state) else None
+                    health = health_of(directory)
+                    if health is not None:
+                        self._states[name] = health
                 except (TidemillError, OSError) as error:
                     _log.warning("cache.unknown", cache=name, reason=str(error))
         return self._states

@@ -10,11 +10,11 @@ import msgspec
 from tidemill import clock, config
 from tidemill.cache.engine.configuration import origins_of
 from tidemill.cache.engine.origins import OriginPath, allowing, parse_file
-from tidemill.cache.routing.routes import FarCopy, NearCache, RouteLink, RouteWay
 from tidemill.config.cache import CacheConfig
 from tidemill.config.caching import SiteCache
 from tidemill.errors import ConfigError
 from tidemill.model.far import scheme_of
+from tidemill.routing.routes import FarCopy, NearCache, RouteLink, RouteWay
 from tidemill.wire.node import Noted
 
 if TYPE_CHECKING:

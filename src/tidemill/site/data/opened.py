@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemill.cache.routing.routes import RouteWay
 from tidemill.errors import SiteError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import CATALOGUE, Input
+from tidemill.routing.routes import RouteWay
 from tidemill.site.data.fetching import StageContents, WantedFile
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import Reader

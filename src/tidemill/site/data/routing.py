@@ -20,10 +20,17 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill import clock
-from tidemill.cache.routing.learned import LearnedReads
-from tidemill.cache.routing.links import RouteLinks, place_of_url
-from tidemill.cache.routing.replicas import ReplicaLists
-from tidemill.cache.routing.routes import (
+from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError
+from tidemill.files import write_whole
+from tidemill.log import Log
+from tidemill.model.failure import FailureClass
+from tidemill.model.far import CatalogueName, catalogue_name, is_opened, url_fault
+from tidemill.model.job import CATALOGUE, Input, InputKind
+from tidemill.routing.learned import LearnedReads
+from tidemill.routing.links import RouteLinks, place_of_url
+from tidemill.routing.replicas import ReplicaLists
+from tidemill.routing.routes import (
     FarCopy,
     FarFile,
     FarReader,
@@ -34,14 +41,7 @@ from tidemill.cache.routing.routes import (
     RouteWay,
     routes,
 )
-from tidemill.cache.routing.rucio import CatalogueEntry, RucioError, RucioReplicas
-from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError
-from tidemill.files import write_whole
-from tidemill.log import Log
-from tidemill.model.failure import FailureClass
-from tidemill.model.far import CatalogueName, catalogue_name, is_opened, url_fault
-from tidemill.model.job import CATALOGUE, Input, InputKind
+from tidemill.routing.rucio import CatalogueEntry, RucioError, RucioReplicas
 from tidemill.site import constants
 from tidemill.site.data.far_reads import CacheShares, FarReads
 from tidemill.site.data.masks import shown_credentials

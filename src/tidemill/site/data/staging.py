@@ -30,8 +30,6 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill import clock
-from tidemill.cache.routing.links import NAME as LINKS
-from tidemill.cache.routing.links import RouteLinks
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
 from tidemill.files import open_private, short_name, sync_directory
@@ -41,6 +39,8 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.quantities import bytes_text, counted_text
 from tidemill.node.bundle import copy_member
+from tidemill.routing.links import NAME as LINKS
+from tidemill.routing.links import RouteLinks
 from tidemill.site import constants
 from tidemill.site.data.budget import NO_ROOM, StageBudget, StageRoom, StageSpace
 from tidemill.site.data.cache import CacheLimits, DataCache, distinct, held_alone

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill import clock
-from tidemill.cache.routing.learned import SAMPLES_MIN, way_key
-from tidemill.cache.routing.links import RouteLinks
-from tidemill.cache.routing.routes import FarRoute, RouteWay
 from tidemill.model.job import Input, JobSpec
+from tidemill.routing.learned import SAMPLES_MIN, way_key
+from tidemill.routing.links import RouteLinks
+from tidemill.routing.routes import FarRoute, RouteWay
 from tidemill.wire.node import Done, IndexEntry, Record
 
 TAKEN_MAX = 20_000

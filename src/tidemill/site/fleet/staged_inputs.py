@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from tidemill import clock
-from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.errors import TidemillError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind
 from tidemill.model.quantities import duration_text
+from tidemill.routing.attribution import FarTrouble
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import Reader

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import msgspec
 
 from tidemill.batch.launch import MISPLACED_WORDS
-from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.application import Runtime
 from tidemill.model.failure import POLICY, FailureClass
+from tidemill.routing.attribution import FarTrouble
 from tidemill.site.state.site_state import UndonePiece
 from tidemill.wire.node import Failed
 

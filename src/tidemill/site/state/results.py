@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import rate_key
 from tidemill.node.journal import allocation_of
+from tidemill.routing.attribution import FarTrouble
 from tidemill.site.state import site_state as s
 from tidemill.site.state.activities import Activities
 from tidemill.site.state.failures import (

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.state import ALLOCATION_FINAL, RELEASED, AllocationState
+from tidemill.routing.attribution import FarTrouble
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
 from tidemill.wire.node import STEPS_FROM, End, Grant, OutputRef, Record, Withdrawn
 

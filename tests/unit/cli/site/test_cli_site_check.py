@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tidemill import clock
-from tidemill.cache.engine.contact import greet
 from tidemill.cli.main import main
 from tidemill.cli.site.caches import examine_caches
 from tidemill.cli.site.check import effective, examine_site
@@ -23,6 +22,7 @@ from tidemill.cli.site.directory import read_site
 from tidemill.config.caching import SiteCache
 from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.config.transfer import Endpoint
+from tidemill.routing.contact import greet
 from tidemill.site.applications.catalogue import Applications
 from tidemill.site.nodes.planning import poll_s_of
 from tidemill.site.setup.finding import Finding

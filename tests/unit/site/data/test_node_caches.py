@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tidemill.cache.engine.nodeform import node_definition
-from tidemill.cache.routing.routes import FarCopy, FarRoute, RouteWay
 from tidemill.config.caching import SiteCache
 from tidemill.errors import ConfigError
+from tidemill.routing.routes import FarCopy, FarRoute, RouteWay
 from tidemill.site.data.node_caches import NodeCaches
 from tidemill.site.data.routing import JobRoute, write_url
 from tidemill.wire.node import Noted

@@ -13,14 +13,15 @@ import pytest
 from tests.worlds.services.cached_files import running_cache
 
 from tidemill import clock
-from tidemill.cache.engine.state import CacheState, PastTrouble, write_state
-from tidemill.cache.routing.links import DOWN_S, PLACES_MAX, PROBES_MAX, RouteLinks
-from tidemill.cache.routing.routes import FarCopy
+from tidemill.cache.engine.state import CacheState, write_state
 from tidemill.config.caching import Replicas, SiteCache
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec, ReadAs
+from tidemill.routing.engine import PastTrouble
+from tidemill.routing.links import DOWN_S, PLACES_MAX, PROBES_MAX, RouteLinks
+from tidemill.routing.routes import FarCopy
 from tidemill.site.data.far_reads import FarReads
 from tidemill.site.data.owners import OwnedPlaces, Reader
 from tidemill.site.data.routing import DISTRUST_S, GIVEN_S, HELD, Opening, SoughtFile

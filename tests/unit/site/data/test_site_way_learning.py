@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.unit.site.data.test_site_routing import CACHES, ORIGIN, PROGRAM, RoutingStage, shared
 
 from tidemill import clock
-from tidemill.cache.routing.learned import SAMPLES_MIN
 from tidemill.model.job import Input, InputKind, JobSpec, ReadAs
+from tidemill.routing.learned import SAMPLES_MIN
 from tidemill.site.data.owners import Reader
 from tidemill.site.data.way_learning import TAKEN_MAX, learner
 from tidemill.wire.node import Done, IndexEntry

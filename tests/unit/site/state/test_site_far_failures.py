@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.batch.launch import MISPLACED_WORDS
-from tidemill.cache.routing.attribution import FarTrouble
 from tidemill.model.failure import FailureClass, FaultKind, is_jobs_own
 from tidemill.model.job import JobSpec, Resources
+from tidemill.routing.attribution import FarTrouble
 from tidemill.site.state import site_state as s
 from tidemill.site.state.failures import FAR_SAID_MAX, FRUITLESS_MAX, LAUNCHES_MAX
 from tidemill.site.state.pool import WorkPool

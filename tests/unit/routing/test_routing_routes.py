@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.cache.routing.routes import (
+from tidemill.routing.routes import (
     FarCopy,
     FarFile,
     FarReader,

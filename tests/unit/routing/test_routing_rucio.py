@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 import pytest
 from tests.timing import timing
 
-from tidemill.cache.routing.rucio import RucioError, RucioReplicas
 from tidemill.config.caching import Rucio
 from tidemill.model.far import CatalogueName
+from tidemill.routing.rucio import RucioError, RucioReplicas
 
 NAME = CatalogueName("lab", "f")
 SECRET = "agent-agent-unknown-0123456789abcdef"
@@ -57,7 +57,7 @@ def serving(*replies: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def ask(*replies: bytes | Callable[[socket.socket], None], silence_s: float = 5.0) -> RucioReplicas:
-    with serving(*replies) as url, timing(cache={"CATALOGUE_SILENCE_S": silence_s}):
+    with serving(*replies) as url, timing(routing={"CATALOGUE_SILENCE_S": silence_s}):
         made = RucioReplicas(Rucio(url=url), keep_s=600)
         made.of([NAME])
         return made

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill import clock
-from tidemill.cache.engine.refusals import refusal
-from tidemill.cache.engine.state import CacheState, PastTrouble
-from tidemill.cache.routing.links import place_of_url
+from tidemill.routing.engine import CacheHealth, PastTrouble
+from tidemill.routing.links import place_of_url
+from tidemill.routing.refusals import refusal
 
 TEXT_MAX = 1000
 SENTENCES_MAX = 4
@@ -56,13 +56,13 @@ def attribute(
     errors: str,
     *,
     life_us: tuple[int, int],
-    caches: Mapping[str, CacheState | None],
+    caches: Mapping[str, CacheHealth],
     down: Collection[str],
 ) -> FarTrouble | None:
     """What went wrong on these ways while the payload ran; None where nothing is known.
 
-    `errors`: what it printed; `life_us`: its start and end; `caches`: those whose state this site can read, None = no
-    supervisor runs; `down`: places that did not answer the site.
+    `errors`: what it printed; `life_us`: its start and end; `caches`: those whose health this site can read;
+    `down`: places that did not answer the site.
     """
     sentences: list[str] = []
     is_seen = False
@@ -75,11 +75,11 @@ def attribute(
             sentences.append(f"`{way.place}` does not answer this site either")
         if not way.cache or way.cache not in caches:
             continue
-        state = caches[way.cache]
-        if state is None or not state.answers:
+        health = caches[way.cache]
+        if not health.answers:
             is_seen = True
             sentences.append(f"cache `{way.cache}` does not run now")
-        for each in troubles(state, life_us, place=way.place):
+        for each in troubles(health, life_us, place=way.place):
             is_seen |= _fails_reads(each)
             sentences.append(f"cache `{way.cache}`: {sentence(each)}")
     if not sentences:
@@ -92,12 +92,12 @@ def attribute(
     )
 
 
-def troubles(state: CacheState | None, life_us: tuple[int, int], *, place: str = "") -> list[PastTrouble]:
+def troubles(health: CacheHealth | None, life_us: tuple[int, int], *, place: str = "") -> list[PastTrouble]:
     """What a cache noted of itself in that time; of origins that of `place` only, empty = of all."""
     begun_us, ended_us = life_us
     return [
         each
-        for each in (() if state is None else state.past)
+        for each in (() if health is None else health.past)
         if each.last_us >= begun_us
         and each.first_us <= ended_us + MARGIN_US
         and (not each.subject or not place or place_of_url(each.subject) == place)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.cache.test_cache_routes import CACHE, OPENS, far, ways
+from tests.unit.routing.test_routing_routes import CACHE, OPENS, far, ways
 
-from tidemill.cache.routing.learned import (
+from tidemill.routing.learned import (
     APPS_MAX,
     KEEP_US,
     SAMPLES_MAX,
@@ -19,7 +19,7 @@ from tidemill.cache.routing.learned import (
     note_wait,
     way_key,
 )
-from tidemill.cache.routing.routes import FarFile, FarReader, FarRoute, RouteRules, routes
+from tidemill.routing.routes import FarFile, FarReader, FarRoute, RouteRules, routes
 
 NOW = 10 * KEEP_US
 PLACE = "root://origin:1094"

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from tidemill.cache.engine import health
-from tidemill.cache.engine.refusals import refusal
-from tidemill.cache.engine.state import CacheFinding, CacheState, PastTrouble
-from tidemill.cache.routing.attribution import FarTrouble, attribute, troubles, ways_of
+from tidemill.cache.engine.state import CacheFinding
+from tidemill.routing.attribution import FarTrouble, attribute, troubles, ways_of
+from tidemill.routing.engine import CacheHealth, PastTrouble
+from tidemill.routing.refusals import refusal
 
 ORIGIN = "root://origin.example:1094"
 MESSAGE = (
@@ -18,20 +19,18 @@ MESSAGE = (
 )
 WAYS = ways_of(MESSAGE)
 LIFE = (1_000_000_000, 1_060_000_000)
-STATE = CacheState(
-    host="h", port=1, phase="running", at_us=1_060_000_000, supervisor_pid=1, supervisor_started_us=1, answers=True
-)  # fmt: skip
+HEALTHY = CacheHealth(answers=True)
 
 
-def past(check: str, found: str, *, first_s: int, last_s: int, subject: str = "") -> CacheState:
+def past(check: str, found: str, *, first_s: int, last_s: int, subject: str = "") -> CacheHealth:
     one = PastTrouble(
         check=check, subject=subject, found=found, first_us=first_s * 1_000_000, last_us=last_s * 1_000_000
     )
-    return msgspec.structs.replace(STATE, past=[one])
+    return msgspec.structs.replace(HEALTHY, past=[one])
 
 
-def found(state: CacheState | None = STATE, errors: str = "", down: tuple[str, ...] = ()) -> FarTrouble:
-    trouble = attribute(WAYS, errors, life_us=LIFE, caches={"dtn": state}, down=down)
+def found(health: CacheHealth = HEALTHY, errors: str = "", down: tuple[str, ...] = ()) -> FarTrouble:
+    trouble = attribute(WAYS, errors, life_us=LIFE, caches={"dtn": health}, down=down)
     assert trouble is not None
     return trouble
 
@@ -57,15 +56,15 @@ def test_a_restart_while_the_payload_ran_is_named_with_its_time() -> None:
 
 @pytest.mark.parametrize(("first_s", "last_s"), [(900, 999), (1066, 1070)])
 def test_what_was_before_the_payload_or_after_it_is_not_its_trouble(first_s: int, last_s: int) -> None:
-    state = past("process", "xrootd ended", first_s=first_s, last_s=last_s)
-    assert attribute(WAYS, "exit 1", life_us=LIFE, caches={"dtn": state}, down=()) is None
+    health = past("process", "xrootd ended", first_s=first_s, last_s=last_s)
+    assert attribute(WAYS, "exit 1", life_us=LIFE, caches={"dtn": health}, down=()) is None
 
 
 def test_a_silent_origin_counts_for_its_own_files_only() -> None:
     text = "`root://x//d/` does not answer"
     for subject, count in ((f"{ORIGIN}//d/", 1), ("root://elsewhere:1094//d/", 0)):
-        state = past("origin", text, first_s=1010, last_s=1050, subject=subject)
-        assert len(troubles(state, LIFE, place=ORIGIN)) == count
+        health = past("origin", text, first_s=1010, last_s=1050, subject=subject)
+        assert len(troubles(health, LIFE, place=ORIGIN)) == count
 
 
 def test_a_full_disk_of_the_cache_is_named_and_fails_no_read() -> None:
@@ -80,13 +79,13 @@ def test_descriptors_fail_reads_once_they_are_used_up(state: str) -> None:
         past("descriptors", "240 of 240", first_s=1010, last_s=1011).past[0],
         state=state,
     )
-    trouble = found(msgspec.structs.replace(STATE, past=[one]))
+    trouble = found(msgspec.structs.replace(HEALTHY, past=[one]))
     assert trouble.is_seen == (state == "fail")
     assert "240 of 240" in trouble.text
 
 
 def test_a_cache_without_a_supervisor_and_a_place_that_is_down_are_seen() -> None:
-    assert found(None).text == "cache `dtn` does not run now"
+    assert found(CacheHealth()).text == "cache `dtn` does not run now"
     down = found(down=(ORIGIN,))
     assert down.is_seen
     assert f"`{ORIGIN}` does not answer this site either" in down.text

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.cache.routing.replicas import ReplicaLists
 from tidemill.config.caching import Replicas
 from tidemill.errors import ConfigError
+from tidemill.routing.replicas import ReplicaLists
 
 
 def lists(folder: Path, text: str, **more: str) -> ReplicaLists:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.cache.routing.learned import Learned, LearnedReads, way_key
 from tidemill.model.far import scheme_of
 from tidemill.model.quantities import bytes_text, duration_text
+from tidemill.routing.learned import Learned, LearnedReads, way_key
 
 OPEN_TRIPS = 4.0
 """Round trips from the first packet to an open file (XRootD: connection, handshake, login, open)."""

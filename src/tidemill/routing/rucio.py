@@ -4,7 +4,7 @@
     POST /replicas/list                one line of JSON for each file, as a stream
 
 For Rucio 41.5. Tested against a real one (tests/rucio), except for lists that break off or lose stores halfway:
-tests/unit/cache imitates those. What the reply means:
+tests/unit/routing imitates those. What the reply means:
 
     a store in `states` and not in `rses`   the server lost its database during the list: ask again
     `states` empty                          no store has the file available now
@@ -29,13 +29,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidemill import clock
-from tidemill.cache import constants
 from tidemill.confidential import hide
 from tidemill.config.caching import Rucio
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.model.far import OPENED, CatalogueName
 from tidemill.model.number import canonical_checksum
 from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer, TimeLimit
+from tidemill.routing import constants
 from tidemill.wire.credentials import read_login, read_secret
 
 FILES_PER_CALL = 100

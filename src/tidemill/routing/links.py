@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidemill import clock
-from tidemill.cache.routing.learned import AppReads, LearnedReads, ReadSample, learned, note_part, note_wait
-from tidemill.cache.routing.routes import RouteLink
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import read_bounded, write_durable
 from tidemill.log import Log
 from tidemill.net.names import addresses_within
+from tidemill.routing.learned import AppReads, LearnedReads, ReadSample, learned, note_part, note_wait
+from tidemill.routing.routes import RouteLink
 
 NAME = "links.json"
 PLACES_MAX = 1000

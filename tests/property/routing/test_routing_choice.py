@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.cache.routing.routes import (
+from tidemill.model.far import scheme_of
+from tidemill.routing.routes import (
     SLOWER_MAX,
     FarCopy,
     FarFile,
@@ -16,7 +17,6 @@ from tidemill.cache.routing.routes import (
     RouteWay,
     routes,
 )
-from tidemill.model.far import scheme_of
 
 RULES = RouteRules()
 SCHEMES = ("root", "https")
