@@ -31,13 +31,14 @@ TWO := -n 2 --dist loadfile
 # OPTIONS_x: `$(TWO)` where its files share nothing.
 # An extension is a folder of extensions/; its tests that need no cluster, browser or world of attacks run with it and the core alone.
 EXTENSIONS := $(notdir $(patsubst %/,%,$(wildcard extensions/*/)))
-GROUPS := benches postgresql browser rabbitmq transfer rucio caches containers squashfs sge pbs slurm slurmdbd ordinary local commands attack fault integrations
+GROUPS := benches postgresql browser rabbitmq transfer rucio xcache containers squashfs sge pbs slurm slurmdbd ordinary local commands attack fault integrations
 TESTS_postgresql := tests/contract
 TESTS_integrations := integrations/tests
+TESTS_xcache := extensions/caches/tests/xcache
 TESTS_rabbitmq := extensions/messages/tests/rabbitmq
 TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
-TESTS_attack := tests/attack extensions/calls/tests/attack extensions/images/tests/attack extensions/report/tests/attack
+TESTS_attack := tests/attack extensions/caches/tests/attack extensions/calls/tests/attack extensions/images/tests/attack extensions/report/tests/attack
 TESTS_squashfs := tests/squashfs extensions/images/tests/squashfs
 TESTS_local := tests/local/node tests/local/server tests/local/site extensions/stress/tests/site
 TESTS_commands := tests/local/cli tests/local/examples
@@ -48,7 +49,7 @@ TESTS_fault := tests/fault extensions/messages/tests/fault tests/e2e/test_bad_st
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
 # They wait for XCache most of the time: it purges and closes files once a minute.
-OPTIONS_caches := -n 4 -m 'not long'
+OPTIONS_xcache := -n 4 -m 'not long'
 OPTIONS_containers := $(TWO)
 OPTIONS_squashfs := $(TWO)
 OPTIONS_benches := -n 2
@@ -63,7 +64,7 @@ OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 ROOM := 24
 ORDER := \
   s3-server:12 test-slurm:4 test-ordinary:4 test-sge:4 test-local:12 test-commands:12 test-attack:12 test-pbs:9 test-browser:10 test-postgresql:12 test-transfer:8 \
-  test-caches:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-squashfs:10 test-containers:8 test-benches:12 test-fault:24
+  test-xcache:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-squashfs:10 test-containers:8 test-benches:12 test-fault:24
 
 .PHONY: help fuzz schemathesis large setup node quickstart s3-server test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist release bundle container clean
 
@@ -161,7 +162,7 @@ schemathesis: setup ## every route of the API against its OpenAPI document, 2,00
 	@$(PYTEST) -q --api-examples 2000 --api-seed $$RANDOM tests/contract/test_api_fuzzed.py
 
 large: setup ## files of 1 GB by every protocol, with servers that are killed: 5 minutes
-	@$(PYTEST) -q tests/large
+	@$(PYTEST) -q tests/large $(wildcard extensions/*/tests/large)
 
 gen: setup ## write the generated files: schema, Rust types, licences of crates, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py

@@ -27,9 +27,9 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "extensions" / "caches" / "src"))
 
-from tidemill.cache.study.line import DelayedLine, obey
+from tidemill_caches.study.line import DelayedLine, obey
 
 
 async def main(args: argparse.Namespace) -> None:

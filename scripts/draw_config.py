@@ -15,6 +15,7 @@ from tidemill import config, extensions
 from tidemill.config.site import SiteConfig
 
 SOURCE = Path(__file__).parent.parent / "src" / "tidemill"
+EXTENSIONS = Path(__file__).parent.parent / "extensions"
 TITLES = {
     "SiteConfig": "A site: `SITE/site.toml`",
     "CacheConfig": "A cache: `CACHE/cache.toml`",
@@ -53,6 +54,7 @@ An unknown key is an error that names a similar one, if there is one. All wrong 
 `io[].name` is a key of each `[[io]]`, `containers.NAME.command` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
 
+`cache.toml` is a file of [the extension `caches`](../extensions/caches/docs/settings.md).
 To check a `site.toml`, run `tidemill site check`. To check a `server.toml`, start `tidemill server run`: it
 refuses what is wrong.
 
@@ -62,7 +64,7 @@ refuses what is wrong.
 FORMS = {"[].": "[[{}]]", ".NAME.": "[{}.NAME]"}
 OF_EXTENSION = """# Settings of the extension `{name}`
 
-This reference lists the keys that the extension `{name}` adds to configuration files. How values are written, and the
+This reference lists the keys of configuration files that the extension `{name}` brings. How values are written, and the
 keys of credentials, stand on [the page of the core's settings](../../../docs/configuration.md).
 
 <!-- Drawn by `make gen` from the extension's records: edit those. -->
@@ -77,17 +79,27 @@ All are paths, relative to the directory of the file that names them.
 |---|---|"""
 
 
-def records() -> list[type[msgspec.Struct]]:
-    """The records that are a file of their own: those named `...Config`, the site's first."""
+def records(source: Path = SOURCE) -> list[type[msgspec.Struct]]:
+    """The records of a package that are a file of their own: those named `...Config`, the site's first."""
     found = []
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in sorted(source.rglob("*.py")):
         names = re.findall(
             r"^class (\w+Config)\(\s*msgspec\.Struct", path.read_text(encoding="utf-8"), re.MULTILINE
         )
         if names:
-            module = importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
+            module = importlib.import_module(".".join(path.relative_to(source.parent).with_suffix("").parts))
             found += [getattr(module, name) for name in names]
     return sorted(found, key=lambda record: (record.__name__ != "SiteConfig", record.__name__))
+
+
+def records_of_extensions() -> dict[str, list[type[msgspec.Struct]]]:
+    """The records of files that installed extensions of this repository bring, by the extension's name."""
+    found = {}
+    for source in sorted(EXTENSIONS.glob("*/src/tidemill_*")):
+        owner = source.parents[1].name
+        if owner in extensions.installed() and (files := records(source)):
+            found[owner] = files
+    return found
 
 
 def common() -> str:
@@ -165,18 +177,24 @@ def drawn() -> str:
     """The whole page: the common keys, the credentials, then for each file one table per table."""
     parts = [HEAD, common(), credentials()]
     for record in records():
-        title = TITLES[record.__name__]
-        # Some of these records say no more than their title
-        about = (inspect.getdoc(record) or "").removeprefix(f"{title}.").strip()
-        parts.append("\n".join([f"## {title}", "", *([about, ""] if about else [])]))
-        docs = {form.format(key.key): key.doc for key in config.repeated(record) for form in FORMS.values()}
-        for head, keys in groups(record).items():
-            above = [
-                *([f"### `{head}`", ""] if head else []),
-                *([f"{docs[head]}.", ""] if docs.get(head) else []),
-            ]
-            parts.append(table(above, keys, anchor=f"#{ANCHOR}"))
+        parts += file_parts(record, anchor=f"#{ANCHOR}")
     return "\n".join(parts)
+
+
+def file_parts(record: type[msgspec.Struct], *, anchor: str) -> list[str]:
+    """The section on a file: its title, then one table per table."""
+    title = TITLES[record.__name__]
+    # Some of these records say no more than their title
+    about = (inspect.getdoc(record) or "").removeprefix(f"{title}.").strip()
+    parts = ["\n".join([f"## {title}", "", *([about, ""] if about else [])])]
+    docs = {form.format(key.key): key.doc for key in config.repeated(record) for form in FORMS.values()}
+    for head, keys in groups(record).items():
+        above = [
+            *([f"### `{head}`", ""] if head else []),
+            *([f"{docs[head]}.", ""] if docs.get(head) else []),
+        ]
+        parts.append(table(above, keys, anchor=anchor))
+    return parts
 
 
 def table(about: list[str], keys: list[config.Key], *, anchor: str) -> str:
@@ -190,16 +208,22 @@ def table(about: list[str], keys: list[config.Key], *, anchor: str) -> str:
 def extension_pages() -> dict[str, str]:
     """The pages on the settings of the installed extensions of this repository, by their paths from `docs`."""
     pages: dict[str, list[str]] = {}
+    anchor = f"../../../docs/configuration.md#{ANCHOR}"
     for record in records():
         keys = config.describe(config.extended(record), inside=True)
         for name, added in config.added(record).items():
             owner = extensions.owner(extensions.SETTINGS, name)
-            if not (SOURCE.parents[1] / "extensions" / owner).is_dir():
+            if not (EXTENSIONS / owner).is_dir():
                 continue
             head = [f"## `[{name}]` of `{added.file}`", "", inspect.getdoc(added.record) or "", ""]
             own = [key for key in keys if key.key.startswith(f"{name}.")]
-            text = table(head, own, anchor=f"../../../docs/configuration.md#{ANCHOR}")
+            text = table(head, own, anchor=anchor)
             pages.setdefault(owner, [OF_EXTENSION.format(name=owner)]).append(text)
+    for owner, files in records_of_extensions().items():
+        for record in files:
+            pages.setdefault(owner, [OF_EXTENSION.format(name=owner)]).extend(
+                file_parts(record, anchor=anchor)
+            )
     return {f"../extensions/{owner}/docs/settings.md": "\n".join(parts) for owner, parts in pages.items()}
 
 

@@ -126,6 +126,7 @@ def test_the_core_knows_what_an_extension_brings(folder: Path) -> None:
     assert set(brings.sdk) == entries.get(extensions.SDK, {}).keys()
     assert set(brings.settings) == entries.get(extensions.SETTINGS, {}).keys()
     assert set(brings.transports) == entries.get(extensions.TRANSPORTS, {}).keys()
+    assert set(brings.caches) == entries.get(extensions.CACHES, {}).keys()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if extensions.KNOWN[name].verbs])

@@ -28,6 +28,7 @@ VIEWS = "tidemill.views"
 SDK = "tidemill.sdk"
 SETTINGS = "tidemill.settings"
 TRANSPORTS = "tidemill.transports"
+CACHES = "tidemill.caches"
 
 
 class Brings(NamedTuple):
@@ -43,9 +44,14 @@ class Brings(NamedTuple):
     sdk: tuple[str, ...] = ()  #: names that `tidemill` exports
     settings: tuple[str, ...] = ()  #: tables of server.toml and site.toml
     transports: tuple[str, ...] = ()  #: schemes of servers' addresses
+    caches: tuple[str, ...] = ()  #: what runs a site's caches
 
 
 KNOWN: dict[str, Brings] = {
+    "caches": Brings(
+        verbs=tuple(f"cache {each}" for each in ("init", "run", "status", "ls", "purge", "check", "study")),
+        caches=("xcache",),
+    ),
     "calls": Brings(sdk=("CallError", "CallFuture", "CallTimeoutError", "Executor")),
     "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
     "gridftp": Brings(transfer=("ftp", "gsiftp")),
@@ -68,7 +74,7 @@ KNOWN: dict[str, Brings] = {
 }
 _FIELDS = {
     VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views",
-    SDK: "sdk", SETTINGS: "settings", TRANSPORTS: "transports",
+    SDK: "sdk", SETTINGS: "settings", TRANSPORTS: "transports", CACHES: "caches",
 }  # fmt: skip
 
 
@@ -199,6 +205,7 @@ def missing(group: str, name: str) -> ConfigError | None:
         VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`",
         PAGES: f"the page `/{name}`", ROUTES: f"`/v1/{name}`", VIEWS: f"the view `{name}`", SDK: f"`tidemill.{name}`",
         SETTINGS: f"`[{name}]`", TRANSPORTS: f"a server at `{name}:`",
+        CACHES: "a cache that this site runs (`directory` in `[[caches]]`)",
     }[group]  # fmt: skip
     for extension, brings in KNOWN.items():
         if name in getattr(brings, _FIELDS[group]):

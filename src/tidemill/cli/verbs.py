@@ -57,18 +57,6 @@ CORE: Groups = {
         ),
         "app approve": ("software.applications", "approve a program as it is now, after it has changed"),
     },
-    "caches": {
-        "cache init": ("cache.init", "write the configuration of a block cache in front of far storage"),
-        "cache run": ("cache.run", "run a cache, and start it again after a crash"),
-        "cache status": ("cache.status", "whether a cache runs and is well, and what it holds"),
-        "cache ls": ("cache.ls", "list what a cache holds, by dataset and by file"),
-        "cache purge": ("cache.purge", "remove files from a cache"),
-        "cache check": ("cache.check", "compare cached blocks with the origin, and drop damaged files"),
-        "cache study": (
-            "cache.study",
-            "measure what a cache would do for a data set, and name the setting to use",
-        ),
-    },
     "server": {
         "server run": ("server.service", "run the server"),
         "server init": ("server.service", "write a commented server.toml"),

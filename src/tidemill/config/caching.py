@@ -1,4 +1,4 @@
-"""`[[caches]]`, `[replicas]` and `[routing]` of site.toml: by which way payloads read far files."""
+"""`[[caches]]` and `[replicas]` of site.toml: by which way payloads read far files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _UPSTREAM = re.compile(r"roots?://[A-Za-z0-9.\[\]:_-]+")
 _SCHEME = "roots?|xroots?|https?|davs?"
 _ADDRESS = rf"(?P<address>({_SCHEME})://[A-Za-z0-9.\[\]:_-]+)(//?)?((?<=//)(?P<origins>{_SCHEME}):(//)?)?"
 _RUCIO = re.compile(r"https?://([A-Za-z0-9._-]{1,100}@)?[^/@?#\s]+(/[^@?#\s]*)?")
+CACHE_TOML = "cache.toml"
+"""In the directory of a cache that this site runs: what it may read, and how large it gets."""
 ON_NODE = "root://localhost"
 """Where payloads reach a cache that pilots run: the port is chosen on the node."""
 
@@ -38,9 +40,9 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     directory: Annotated[
         Path | None,
         doc(
-            "Directory of the cache (`tidemill cache init`) where this site runs it; none = others run it. Required "
-            "with `memory`: its `cache.toml` says what nodes' caches may read, with which credential, blocks and "
-            "prefetch"
+            "Directory of the cache (`tidemill cache init`) where this site runs it, by the extension `caches`; none = "
+            "others run it. Required with `memory`: its `cache.toml` says what nodes' caches may read, with which "
+            "credential, blocks and prefetch"
         ),
     ] = None
     memory: Annotated[
@@ -78,6 +80,11 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.memory is not None or _is_local(self.url)
 
     @property
+    def form(self) -> str:
+        """How it is run: `node` = each node has one of its own."""
+        return "node" if self.is_node else "shared"
+
+    @property
     def address(self) -> str:
         """Where payloads reach it."""
         return ON_NODE if self.memory is not None else self._parts()["address"]
@@ -96,9 +103,7 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def settings(self) -> Path | None:
         """The `cache.toml` of one in memory."""
-        return (
-            self.directory / "cache.toml" if self.directory is not None and self.memory is not None else None
-        )
+        return self.directory / CACHE_TOML if self.directory is not None and self.memory is not None else None
 
     @property
     def watched(self) -> Path | None:

@@ -13,6 +13,7 @@ from tidemill.batch.open import open_batch
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
+from tidemill.routing.engine import check_engine
 from tidemill.site import constants
 from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
@@ -88,6 +89,7 @@ def run_agent(
 def _serve(site_dir: Path, config: SiteConfig, epoch: Epoch, *, once: bool, stop_pilots: bool) -> None:
     """Serve the site in one epoch. Raises TidemillError."""
     signals = _Signals()
+    check_engine(config.caches)
     batch = open_batch(config, site_dir)
     machine = _first_poll(config, site_dir, batch=batch, epoch=epoch, signals=None if once else signals)
     if machine is None:

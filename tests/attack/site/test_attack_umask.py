@@ -22,9 +22,6 @@ from tests.unit.scripts.test_offline_bundle import PROGRAM, wheel
 from tests.worlds.home.bundles import pip_wheel
 from tests.worlds.home.homes import TIDEMILL, WAIT_S, Home
 
-ORIGIN = "root://127.0.0.1:1//x/"
-AS_NOBODY = ["unshare", "--user", "--map-user=1000"] if os.geteuid() == 0 else []  # a cache refuses root
-
 
 class Place(NamedTuple):
     """A new directory, and a shell with a umask in it."""
@@ -68,12 +65,6 @@ def site_init(it: Place) -> None:
     it.tidemill("site", "deny", "ada", "a/b/site", "--reason", "x")
 
 
-def cache_init(it: Place) -> None:
-    it.run(
-        *AS_NOBODY, *TIDEMILL, "cache", "init", "a/c", "--origin", ORIGIN, "--data", it.path / "data" / "deep"
-    )
-
-
 def support(it: Place) -> None:
     it.tidemill("support", "-o", "bundle.tar.gz")
 
@@ -111,7 +102,7 @@ def offline_installer(it: Place) -> None:
 
 
 PROGRAMS: tuple[Callable[[Place], None], ...] = (
-    certs, server_init, site_init, cache_init, support, man, local_batch, slurm_scripts,
+    certs, server_init, site_init, support, man, local_batch, slurm_scripts,
     offline_installer,
 )  # fmt: skip
 
@@ -121,7 +112,7 @@ PROGRAMS: tuple[Callable[[Place], None], ...] = (
 def test_what_a_program_writes_is_writable_for_its_user_alone(
     program: Callable[[Place], None], umask: int
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="tm-") as name:  # the paths of a cache are short
+    with tempfile.TemporaryDirectory(prefix="tm-") as name:  # the path of a socket is short
         place = Path(name)
         program(Place(place, umask))
 

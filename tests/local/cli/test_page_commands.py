@@ -95,7 +95,7 @@ RUN = {
     ),
 }
 ELSEWHERE = {
-    "caches": "tests/caches/test_cache_howto.py",
+    "caches": "extensions/caches/tests/xcache/test_cache_howto.py",
     "hospital": "tests/local/server/test_hospital_howto.py",
     "first-campaign-slurm": "tests/slurm/test_first_use_slurm.py",
 }
@@ -114,7 +114,7 @@ CLUSTER = "a Slurm cluster: tests/slurm/test_site_init_slurm.py and test_first_u
 IMAGES = (
     "a release below /srv/sw and a runtime of containers: `make test-squashfs` builds, runs and verifies some"
 )
-CACHE = "XRootD: tests/caches runs the same verbs on a cache"
+CACHE = "XRootD: `make test-xcache` runs the same verbs on a cache"
 MPI = "a launcher: tests/local/node/test_launch_mpi.py, tests/local/site/test_wide_local.py"
 CONTAINERS = "an image of a container: tests/containers; conda: an environment by that name"
 HOURS = "`simulation`, ten minutes a level, Prometheus: extensions/stress/tests/site/test_stress_levels.py"
@@ -122,7 +122,7 @@ MAIL = "a server of mail: tests/local/server/test_notify_mail.py submits with --
 NOT_HERE: dict[str, dict[str, str]] = {
     "README": {"make quickstart": CHECKOUT, "sh tidemill": OFFLINE, "tidemill site init --enable": CLUSTER},
     "accounting": {"tidemill report accounting --month 2026-10 --site lrz --user tide": SLURM},
-    "cache-study": {"pip install": INDEX, "tidemill cache study": "far XRootD: tests/caches/test_cache_study.py"},
+    "cache-study": {"pip install": INDEX, "tidemill cache study": "far XRootD: `make test-xcache` runs it"},
     "caches-contents": {"tidemill cache": CACHE},
     "cheat-sheet": {
         "sh tidemill": OFFLINE, "export PATH": OFFLINE, "tidemill site init --enable": CLUSTER,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tidemill.cache.engine import health
-from tidemill.cache.engine.state import CacheFinding
 from tidemill.routing.attribution import FarTrouble, attribute, troubles, ways_of
 from tidemill.routing.engine import CacheHealth, PastTrouble
 from tidemill.routing.refusals import refusal
@@ -126,21 +124,3 @@ def test_without_a_cache_on_the_way_none_is_blamed() -> None:
         told = refusal(errors, through_cache=False)
         assert told is not None
         assert "cache" not in told.cause
-
-
-def test_findings_are_remembered_with_their_time_and_their_number_is_bounded() -> None:
-    full = CacheFinding(state="fail", check="descriptors", found="240 of 240 descriptors")
-    origin = CacheFinding(state="warn", check="origin", found=f"`{ORIGIN}//d/` does not answer")
-    kept = health.remembered([], [full, origin], now_us=1_000_000)
-    kept = health.remembered(kept, [full], now_us=9_000_000)
-    kept = health.remembered(kept, [full], now_us=30_000_000)
-
-    assert [(each.check, each.subject, each.first_us, each.last_us) for each in kept] == [
-        ("descriptors", "", 1_000_000, 9_000_000),
-        ("origin", f"{ORIGIN}//d/", 1_000_000, 1_000_000),
-        ("descriptors", "", 30_000_000, 30_000_000),
-    ]
-    for number in range(200):
-        kept = health.ended(kept, f"end {number}", now_us=number)
-    assert len(kept) == health.PAST_MAX
-    assert health.started(kept, now_us=777)[-1].last_us == 777

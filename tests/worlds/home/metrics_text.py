@@ -16,7 +16,7 @@ OF_CLUSTER = {
 }  # fmt: skip
 #: there is no message queue here: unit/server/test_server_transports.py and test_amqp_gateway.py have one
 OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
-#: no cache here: tests/caches/test_cache_shown.py has one
+#: no cache here: extensions/caches/tests/xcache/test_cache_shown.py has one
 OF_CACHES = {each for each in AGENT if each.startswith("tidemill_cache_")}
 #: pilots measure every 30 s, later than these end: tests/local/site/test_node_samples.py measures more often
 OF_NODES = {

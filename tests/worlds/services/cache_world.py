@@ -28,10 +28,10 @@ import pytest
 from tests.timing import passed_on
 from tests.worlds.services.ports import free_port
 
-from tidemill.cache.engine.state import CacheState, read_state
-from tidemill.cache.engine.windows import client_environment
-from tidemill.cache.figures.collector import read_sums
-from tidemill.cache.figures.ledger import CacheLedger
+from tidemill_caches.engine.state import CacheState, read_state
+from tidemill_caches.engine.windows import client_environment
+from tidemill_caches.figures.collector import read_sums
+from tidemill_caches.figures.ledger import CacheLedger
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "scripts"

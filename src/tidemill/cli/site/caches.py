@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tidemill import clock
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import TidemillError
 from tidemill.net.names import addresses_within
+from tidemill.routing.contact import greet
+from tidemill.routing.engine import engine
 from tidemill.routing.links import PORTS, PROBE_TIMEOUT_S, place_of_url, round_trip_s
 from tidemill.site.setup.finding import Finding
 
@@ -45,8 +46,6 @@ def _asked(cache: SiteCache) -> str:
 def _why_silent(address: str) -> str:
     """Why a cache does not answer at an address; empty = it does, or has no address. Takes three times
     PROBE_TIMEOUT_S at most."""
-    from tidemill.routing.contact import greet
-
     if not address:
         return ""
     parts = urlsplit(address)
@@ -64,7 +63,7 @@ def _why_silent(address: str) -> str:
 
 def _examine(cache: SiteCache, why_silent: str, *, offline: bool) -> Iterator[Finding]:
     try:
-        about = _of_directory(cache)
+        about = "" if cache.directory is None else engine().about(cache)
     except TidemillError as error:
         yield Finding("cache", "fail", f"`{cache.name}`: {error.message}", error.hint or "")
         return
@@ -85,35 +84,3 @@ def _examine(cache: SiteCache, why_silent: str, *, offline: bool) -> Iterator[Fi
         where = f"at {asked}"
     answers = ", which answers" if asked and not offline else ""
     yield Finding("cache", "ok", f"`{cache.name}`: {where}{answers}{about}")
-
-
-def _of_directory(cache: SiteCache) -> str:
-    """What the cache's directory says of it, behind a semicolon; empty where others run it. Raises TidemillError."""
-    from tidemill.cache.engine.credentials import ends_of
-    from tidemill.cache.engine.directory import check_credentials, read_cache
-    from tidemill.cache.engine.nodeform import node_definition
-
-    if cache.directory is None:
-        return ""
-    found = read_cache(cache.directory)
-    check_credentials(found)
-    now_us = clock.now_us()
-    told = []
-    for each in ends_of(found):
-        ends = clock.utc_text(each.ends_us)
-        if each.ends_us < now_us:
-            raise ConfigError(
-                f"`{each.path}`, which cache.toml names, ended at {ends}",
-                hint="renew it: `voms-proxy-init` makes a proxy certificate, htgettoken or oidc-agent a token",
-            )
-        if each.own:
-            told.append(f"its credential `{each.path}` is valid until {ends}")
-    if not told:
-        shown = found.credential.certificate or found.credential.token_file
-        told = [
-            "it shows origins no credential"
-            if shown is None
-            else f"its credential `{shown}` does not say how long it is valid"
-        ]
-    node_definition(cache)  # whether its memory suffices
-    return f"; {cache.directory / 'cache.toml'} is legal, {told[0]}"

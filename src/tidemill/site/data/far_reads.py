@@ -13,15 +13,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tidemill import clock
-from tidemill.cache.contents.listing import ContentsSummary
-from tidemill.cache.contents.record import cached_share, read_contents
-from tidemill.cache.engine.state import health_of, is_supervised, read_state
 from tidemill.config.caching import SiteCache
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.model.failure import POLICY, FailureClass, FaultKind
 from tidemill.routing.attribution import FarTrouble, attribute, sentence, troubles, ways_of
-from tidemill.routing.engine import CacheHealth
+from tidemill.routing.engine import CacheContents, CacheHealth, engine
 from tidemill.routing.links import RouteLinks
 from tidemill.wire.node import Failed, Record
 
@@ -54,12 +51,12 @@ class HeldShare(NamedTuple):
 
 
 class CacheShares:
-    """What the caches of one site hold, as their supervisors list it. Thread-safe."""
+    """What the caches of one site hold, as it was listed last. Thread-safe."""
 
     def __init__(self, caches: Sequence[SiteCache]) -> None:
         self._directories = {each.name: each.watched for each in caches if each.watched is not None}
         self._lock = threading.Lock()
-        self._contents: dict[str, ContentsSummary | None] = {}
+        self._contents: dict[str, CacheContents | None] = {}
         self._next_s: dict[str, float] = {}
 
     def of(self, cache: str, url: str) -> HeldShare | None:
@@ -77,16 +74,15 @@ class CacheShares:
         contents = self._contents.get(cache)
         if contents is None:
             return None
-        share = cached_share(contents, "/" + urlsplit(url).path.lstrip("/"))
+        share = contents.share("/" + urlsplit(url).path.lstrip("/"))
         age_s = max(0.0, (clock.now_us() - contents.at_us) / 1e6)
         return None if share is None else HeldShare(min(SHARE_MAX, share), age_s)
 
 
-def _contents(cache: str, directory: Path) -> ContentsSummary | None:
+def _contents(cache: str, directory: Path) -> CacheContents | None:
     """The summary of a cache that runs."""
     try:
-        state = read_state(directory)
-        return read_contents(directory) if state is not None and is_supervised(directory, state) else None
+        return engine().contents(directory)
     except (TidemillError, OSError) as error:
         _log.warning("cache.contents", cache=cache, reason=str(error))
         return None
@@ -139,7 +135,7 @@ class FarReads:
             self._read_s, self._states = now_s, {}
             for name, directory in self._directories.items():
                 try:
-                    health = health_of(directory)
+                    health = engine().health(directory)
                     if health is not None:
                         self._states[name] = health
                 except (TidemillError, OSError) as error:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import tidemill
-from tidemill.cache.engine.directory import CONFIG
 from tidemill.config import parse_toml
+from tidemill.config.caching import CACHE_TOML
 from tidemill.config.hidden import credential_patterns, is_credential
 from tidemill.config.keys import addresses
 from tidemill.config.site import SiteConfig
@@ -69,7 +69,7 @@ def _secrets_of_cache(directory: Path) -> list[Path]:
     """Keys and tokens that the `cache.toml` there names, as `config.load` makes their paths. A file with another key
     that is wrong does not keep them from being hidden: its cache may run on as it was started."""
     try:
-        tables = parse_toml((directory / CONFIG).read_text(encoding="utf-8"))
+        tables = parse_toml((directory / CACHE_TOML).read_text(encoding="utf-8"))
     except (OSError, *UNDECODABLE):
         return []
     found = []

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tidemill import clock, config
-from tidemill.cache.engine.configuration import origins_of
-from tidemill.cache.engine.origins import OriginPath, allowing, parse_file
-from tidemill.config.cache import CacheConfig
+from tidemill import clock
 from tidemill.config.caching import SiteCache
-from tidemill.errors import ConfigError
 from tidemill.model.far import scheme_of
+from tidemill.routing.engine import engine
 from tidemill.routing.routes import FarCopy, NearCache, RouteLink, RouteWay
 from tidemill.wire.node import Noted
 
@@ -30,7 +27,7 @@ class NodeCaches:
     """What pilots have said of their nodes' caches. Thread-safe: what is replaced is replaced at once."""
 
     def __init__(self, caches: Sequence[SiteCache]) -> None:
-        self._allowed = {each.name: _origins(each) for each in caches if each.settings is not None}
+        self._readable = {each.name: engine().readable(each) for each in caches if each.settings is not None}
         self._down: tuple[float, str] | None = None  #: until when, and why
 
     def heard(self, record: Noted) -> None:
@@ -48,8 +45,8 @@ class NodeCaches:
 
     def near(self, cache: SiteCache, copies: Sequence[FarCopy]) -> list[NearCache]:
         """The cache for a file with these copies; empty = it may not read them."""
-        allowed = self._allowed[cache.name]
-        if not all(_is_allowed(allowed, each.url) for each in copies if scheme_of(each.url) in cache.origins):
+        readable = self._readable[cache.name]
+        if not all(readable(each.url) for each in copies if scheme_of(each.url) in cache.origins):
             return []
         why = self.why_down()
         upstream = "" if cache.upstream is None else f"//{cache.upstream}"
@@ -68,15 +65,3 @@ class NodeCaches:
         return msgspec.structs.replace(
             row, why=f"{row.why}; nodes without the cache read it the next way: {why}"
         )
-
-
-def _origins(cache: SiteCache) -> list[OriginPath]:
-    assert cache.settings is not None
-    return origins_of(config.load(cache.settings, CacheConfig))
-
-
-def _is_allowed(allowed: Sequence[OriginPath], url: str) -> bool:
-    try:
-        return allowing(allowed, parse_file(url)) is not None
-    except ConfigError:
-        return False

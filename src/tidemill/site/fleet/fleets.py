@@ -15,7 +15,6 @@ import msgspec
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission
-from tidemill.cache.engine.nodeform import node_definition
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.files import make_private
@@ -24,6 +23,7 @@ from tidemill.model.devices import without_gpus
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, allocation_of, read_interval_s
+from tidemill.routing.engine import engine
 from tidemill.site import constants
 from tidemill.site.applications.gpus import gpus_of_node
 from tidemill.site.applications.programs import network_of
@@ -487,10 +487,10 @@ def _isolation(config: SiteConfig) -> str:
 
 def _node_cache(config: SiteConfig) -> NodeCacheDef | None:
     """The cache that pilots run on their nodes. Raises ConfigError."""
-    found = [each for each in map(node_definition, config.caches) if each is not None]
+    found = [each for each in config.caches if each.memory is not None]
     if len(found) > 1:
         raise ConfigError(
             f"`[[caches]]`: `{found[0].name}` and `{found[1].name}` are both to run on each node",
             hint="a node has one cache: give it the origins of both",
         )
-    return found[0] if found else None
+    return engine().on_nodes(found[0]) if found else None

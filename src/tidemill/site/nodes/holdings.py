@@ -1,4 +1,4 @@
-"""Which datasets the caches of this site hold, from the summaries that their supervisors write.
+"""Which datasets the caches of this site hold, from the summaries that those keep which run them.
 
 Reads one file for each cache, once a minute at most: never the files of a cache.
 """
@@ -10,12 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from tidemill import log
-from tidemill.cache.contents.record import held, read_contents
-from tidemill.cache.engine import directory as places
-from tidemill.cache.engine.configuration import origins_of
-from tidemill.cache.engine.state import is_supervised, read_state
 from tidemill.config.caching import SiteCache
 from tidemill.errors import TidemillError
+from tidemill.routing.engine import engine
 from tidemill.site.nodes.background_reading import BackgroundReading
 from tidemill.wire.api import HOLDS_MAX
 from tidemill.wire.far import HeldData
@@ -52,11 +49,7 @@ class CacheHoldings:
 def holdings(directory: Path) -> list[tuple[str, float]]:
     """The datasets in a cache, the largest first; none of one that does not run, or whose files cannot be read."""
     try:
-        state = read_state(directory)
-        if state is None or not is_supervised(directory, state):
-            return []
-        contents = read_contents(directory)
-        return [] if contents is None else held(contents, origins_of(places.read_cache(directory)))
+        return engine().holdings(directory)
     except (TidemillError, OSError) as error:
         _log.warning("cache.holdings", directory=str(directory), reason=str(error))
         return []

@@ -1,28 +1,22 @@
-"""The caches of a site as the server shows them: what their supervisors wrote down, and where payloads reach them."""
+"""The caches of a site as the server shows them: what their directories say, and where payloads reach them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill import clock
-from tidemill.cache.engine.state import is_supervised, read_state
-from tidemill.cache.figures.collector import read_sums
-from tidemill.cache.figures.ledger import CacheLedger, Sums, believe, is_thrashing
 from tidemill.config.caching import SiteCache
-from tidemill.errors import TidemillError
 from tidemill.model.metrics import CACHE_KINDS, Sample
 from tidemill.model.quantities import span_text
 from tidemill.net.names import HostNames
+from tidemill.routing.engine import engine
 from tidemill.site.applications.job_reads import JobReads
 from tidemill.site.nodes.background_reading import BackgroundReading
-from tidemill.wire.far import CacheFigures, CacheView, ReadView
+from tidemill.wire.far import CacheView, ReadView
 
-DATASETS_MAX = 20
 VIEW_S = 10.0
 HUNG_S = 30.0
 PORT = 1094
@@ -99,54 +93,13 @@ def _samples(view: CacheView) -> Iterator[Sample]:
 
 def _unread(cache: SiteCache) -> CacheView:
     state = "other" if cache.watched is None else "unknown"
-    return CacheView(name=cache.name, url=cache.address, form=_form(cache), state=state)
+    return CacheView(name=cache.name, url=cache.address, form=cache.form, state=state)
 
 
 def _way(cache: SiteCache) -> str:
     return "node" if cache.is_node else "cache"
 
 
-def _form(cache: SiteCache) -> str:
-    return "node" if cache.is_node else "shared"
-
-
 def view_of(cache: SiteCache) -> CacheView:
     """A cache as its files say; one without a directory is run by others."""
-    if cache.watched is None:
-        return _unread(cache)
-    state, at_us, restarts, findings = _state(cache.watched)
-    try:
-        sums = read_sums(cache.watched)
-    except TidemillError as error:
-        sums, findings = None, [*findings, error.message]
-    if sums is None:
-        sums = CacheLedger()
-    return CacheView(
-        name=cache.name, url=cache.address, form=_form(cache), state=state, at_us=at_us, restarts=restarts,
-        findings=findings, since_us=sums.since_us, total=_figures("", sums.total), datasets=_datasets(sums),
-        wire_origin=sums.wire_origin_bytes, lost=sums.lost, unread=sums.malformed, unsure=sums.total.unsure,
-        believe=believe(sums), thrashing=is_thrashing(sums.recent(clock.now_s(), 2)),
-    )  # fmt: skip
-
-
-def _state(directory: Path) -> tuple[str, int, int, list[str]]:
-    try:
-        found = read_state(directory)
-        if found is None:
-            return "stopped", 0, 0, []
-        alive = is_supervised(directory, found)
-    except (TidemillError, OSError) as error:
-        return "unknown", 0, 0, [str(error)]
-    phase = found.phase if alive or found.phase == "stopped" else "dead"
-    return phase, found.at_us, found.restarts, [each.found for each in found.findings]
-
-
-def _datasets(sums: CacheLedger) -> list[CacheFigures]:
-    return [_figures(name, each) for name, each in sums.busiest(DATASETS_MAX)]
-
-
-def _figures(name: str, sums: Sums) -> CacheFigures:
-    return CacheFigures(
-        name=name, opens=sums.opens, served=sums.served_bytes, hit=sums.hit_bytes, known=sums.known_bytes,
-        fetched=sums.fetched_bytes, bypass=sums.bypass_bytes, again=sums.again_bytes,
-    )  # fmt: skip
+    return _unread(cache) if cache.watched is None else engine().view(cache)

@@ -28,10 +28,6 @@ from tidemill.site.nodes.planning import poll_s_of
 from tidemill.site.setup.finding import Finding
 
 GREETING = b"\0\0" + struct.pack(">HIII", 0, 8, 0x520, 1)
-CACHE = """origins = ["root://far.example.org:1094//store/"]
-[space]
-max = "1GB"
-"""
 
 
 @contextmanager
@@ -67,12 +63,6 @@ def containers(version_s: float = VERSION_S, **found: list[str]) -> list[Finding
     )
 
 
-def directory(path: Path, more: str = "") -> Path:
-    path.mkdir()
-    (path / "cache.toml").write_text(CACHE + more)
-    return path
-
-
 def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -100,41 +90,6 @@ def test_a_cache_that_fetches_http_is_asked_by_http() -> None:
     with server(b"HTTP/1.0 200 OK\r\n\r\n") as port:
         (found,) = caches(SiteCache(name="squid", url=f"http://127.0.0.1:{port}//http:"))
     assert (found.state, found.found) == ("ok", f"`squid`: at http://127.0.0.1:{port}, which answers")
-
-
-def test_a_directory_of_a_cache_needs_a_legal_cache_toml_and_its_credential(tmp_path: Path) -> None:
-    url = "root://localhost:1094"
-    (tmp_path / "empty").mkdir()
-    key = tmp_path / "proxy.pem"
-    named = directory(tmp_path / "named", f'[credential]\ncertificate = "{key}"\n')
-    findings = [
-        caches(SiteCache(name="c", url=url, directory=path))[0]
-        for path in (
-            tmp_path / "empty",
-            named,
-            directory(tmp_path / "good"),
-            directory(tmp_path / "odd", "x = 1\n"),
-        )
-    ]
-    assert [each.state for each in findings] == ["fail", "fail", "ok", "fail"]
-    told = [each.found for each in findings]
-    assert "is not a cache directory: it has no cache.toml" in told[0]
-    assert f"`credential.certificate`: `{key}` does not exist" in told[1]
-    assert f"{tmp_path / 'good' / 'cache.toml'} is legal, it shows origins no credential" in told[2]
-    assert "unknown key `space.x`" in told[3]
-    key.write_text("")
-    key.chmod(0o600)
-    assert caches(SiteCache(name="c", url=url, directory=named))[0].state == "ok"
-
-
-def test_a_cache_in_node_memory_is_read_as_pilots_get_it(tmp_path: Path) -> None:
-    place = directory(tmp_path / "c")
-    small, large = caches(
-        SiteCache(name="small", memory=1 << 30, directory=place),
-        SiteCache(name="large", memory=4 << 30, directory=place),
-    )
-    assert (small.state, "a cache in node memory needs" in small.found) == ("fail", True)
-    assert (large.state, "each node runs it, in 4096 MB of memory" in large.found) == ("ok", True)
 
 
 def test_a_cache_that_answers_byte_by_byte_counts_as_silent() -> None:

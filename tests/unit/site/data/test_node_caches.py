@@ -7,56 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.cache.engine.nodeform import node_definition
 from tidemill.config.caching import SiteCache
-from tidemill.errors import ConfigError
-from tidemill.routing.routes import FarCopy, FarRoute, RouteWay
-from tidemill.site.data.node_caches import NodeCaches
-from tidemill.site.data.routing import JobRoute, write_url
-from tidemill.wire.node import Noted
+from tidemill.routing.routes import FarRoute, RouteWay
+from tidemill.site.data.routing import write_url
 
 URL = "root://far.example:1094//store/d/f"
 
 
-def made(folder: Path, memory: int = 2 << 30, upstream: str | None = None) -> SiteCache:
-    (folder / "cache.toml").write_text(
-        'origins = ["root://far.example:1094//store/"]\n[space]\nmax = "10GB"\n'
-    )
-    return SiteCache(name="n", memory=memory, directory=folder, url=upstream or "")
-
-
-def said(mode: str, message: str = "") -> Noted:
-    return Noted(
-        p="a1.r0.i1",
-        s=1,
-        topic="cache",
-        program=None,
-        job=None,
-        mode=mode,
-        message=message,
-        numbers={},
-        at_us=0,
-    )
-
-
-def test_pilots_get_one_configuration_with_places_for_what_only_the_node_knows(tmp_path: Path) -> None:
-    found = node_definition(made(tmp_path))
-
-    assert found is not None
-    assert (found.memory_mb, found.ram_mb, found.program) == (2048, 1024, "xrootd")
-    for line in (
-        "oss.localroot {dir}/data",
-        "acc.authdb {dir}/run/authdb",
-        "xrd.report 127.0.0.1:{report} every 5s link",
-        "xrd.allow host 127.0.0.1",
-    ):
-        assert line in found.config.splitlines()
-    assert "/store/" in found.authdb
-
-
-def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs 1178599424 bytes"):
-        node_definition(made(tmp_path, memory=1 << 30))
+def made(folder: Path, upstream: str | None = None) -> SiteCache:
+    return SiteCache(name="n", memory=2 << 30, directory=folder, url=upstream or "")
 
 
 @pytest.mark.parametrize(
@@ -74,17 +33,6 @@ def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> Non
 def test_a_cache_that_cannot_be_run_or_reached_is_refused(wrong: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         SiteCache(name="n", **wrong)  # type: ignore[arg-type]
-
-
-def test_an_xrootd_in_the_directory_is_what_pilots_start(tmp_path: Path) -> None:
-    """Also a link to what is on nodes alone."""
-    cache = made(tmp_path)
-    (tmp_path / "xrootd").symlink_to("/on/nodes/alone/xrootd")
-
-    found = node_definition(cache)
-
-    assert found is not None
-    assert found.program == str(tmp_path / "xrootd")
 
 
 @pytest.mark.parametrize(
@@ -119,32 +67,6 @@ def test_a_cache_in_memory_is_on_each_node_and_reads_through_its_url(tmp_path: P
     assert (cache.is_node, cache.address, cache.upstream) == (True, "root://localhost", "root://dtn:1094")
     assert (cache.settings, cache.watched) == (tmp_path / "cache.toml", None)
     assert made(tmp_path).upstream is None
-
-
-def test_files_go_through_the_nodes_cache_only_where_it_may_read_them(tmp_path: Path) -> None:
-    cache = made(tmp_path, upstream="root://dtn:1094")
-    caches = NodeCaches([cache])
-
-    (near,) = caches.near(cache, [FarCopy(url=URL, place="root://far.example:1094")])
-    assert near.url == "root://{node_cache}//root://dtn:1094"
-    assert not near.link.is_down
-    assert caches.near(cache, [FarCopy(url="root://other:1094//store/f", place="root://other:1094")]) == []
-
-
-def test_a_node_that_cannot_run_it_is_named_and_none_is_asked_until_one_can(tmp_path: Path) -> None:
-    cache = made(tmp_path)
-    caches = NodeCaches([cache])
-    row = JobRoute(name="data", event=None, way="node", url=URL, why="through cache `n`: it is far")
-
-    caches.heard(said("failed", "`xrootd` is not there on its PATH"))
-    (near,) = caches.near(cache, [FarCopy(url=URL, place="root://far.example:1094")])
-    assert near.link.is_down
-    assert near.why_down == "`xrootd` is not there on its PATH (a1.r0)"
-    assert "the next way: `xrootd` is not there" in caches.told(row).why
-
-    caches.heard(said("runs"))
-    assert caches.why_down() == ""
-    assert caches.told(row) == row
 
 
 def test_the_next_way_stands_below_that_through_the_nodes_cache(tmp_path: Path) -> None:

@@ -8,23 +8,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
-from tests.worlds.services.cached_files import running_cache
 
-from tidemill import clock
-from tidemill.cache.engine.state import CacheState, write_state
 from tidemill.config.caching import Replicas, SiteCache
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec, ReadAs
-from tidemill.routing.engine import PastTrouble
 from tidemill.routing.links import DOWN_S, PLACES_MAX, PROBES_MAX, RouteLinks
-from tidemill.routing.routes import FarCopy
-from tidemill.site.data.far_reads import FarReads
 from tidemill.site.data.owners import OwnedPlaces, Reader
-from tidemill.site.data.routing import DISTRUST_S, GIVEN_S, HELD, Opening, SoughtFile
+from tidemill.site.data.routing import DISTRUST_S, Opening, SoughtFile
 from tidemill.site.data.staging import Stage
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.file import Roots
@@ -33,7 +26,6 @@ from tidemill.wire.node import InputDef
 ORIGIN = "root://origin.example.org//store/x.root"
 FAR_S, NEAR_S = 0.25, 0.001
 CACHES = [SiteCache(name="lrz", url="root://cache.example.org:1095")]
-OTHERS = [SiteCache(name="other", url="root://other.example.org:1095")]
 PROGRAM = Opening(opens=["root"])
 
 
@@ -314,61 +306,6 @@ def test_a_place_that_went_is_measured_again_soon_and_one_that_answers_is_not(tm
 
     assert tried == ["root://gone:1094", "root://here:1094", "root://gone:1094"]
     assert not links.is_down("root://never.asked:1094")
-
-
-def test_what_a_cache_noted_is_shown_with_the_ways_that_led_through_it(tmp_path: Path) -> None:
-    """From the choice of the way until the job was over."""
-    directory = tmp_path / "c"
-    (directory / "run").mkdir(parents=True)
-    now = clock.now_us()
-    past = [
-        PastTrouble(check="process", found=f"xrootd ended {n}", first_us=at, last_us=at)
-        for n, at in enumerate((now - 60_000_000, now, now + 3_600_000_000))
-    ]
-    state = CacheState(
-        host="another host", port=1, phase="running", at_us=now, supervisor_pid=1, supervisor_started_us=1, past=past
-    )  # fmt: skip
-    write_state(directory, state, durable=False)
-    reads = FarReads(
-        [SiteCache(name="lrz", url="root://cache.example.org:1095", directory=directory), *OTHERS],
-        RouteLinks(tmp_path / "links.json", 300),
-    )
-
-    shown = reads.noted("lrz", now - 1_000_000, now + 1_000_000)
-    assert "xrootd ended 1, at " in shown
-    assert "ended 0" not in shown
-    assert "ended 2" not in shown
-    assert reads.noted("other", 0, None) == ""
-    assert reads.noted("unknown", 0, None) == ""
-
-
-def test_what_the_cache_lists_of_a_dataset_replaces_the_guess(tmp_path: Path) -> None:
-    """Of `a` it holds all, of `b` a quarter, of `c` nothing."""
-    with running_cache(tmp_path / "c", "root://origin.example.org//store/") as cache:
-        made = RoutingStage(tmp_path, caches=[msgspec.structs.replace(cache, url=CACHES[0].url)])
-        for job, dataset in enumerate("abc"):
-            made.lay_out(shared(f"root://origin.example.org//store/{dataset}/7"), job=job, events=20)
-    whys = [made.stage.routes.rows(job)[0].why for job in range(3)]
-
-    assert "the cache holds 99% of its dataset" in whys[0]
-    assert "the cache holds 25% of its dataset" in whys[1]
-    assert "holds" not in whys[2]
-
-
-def test_a_list_made_before_a_file_came_leaves_the_guess(tmp_path: Path) -> None:
-    url = "root://origin.example.org//store/c/7"
-    with running_cache(tmp_path / "c", "root://origin.example.org//store/") as cache:
-        made = RoutingStage(tmp_path, caches=[msgspec.structs.replace(cache, url=CACHES[0].url)])
-        routes = made.stage.routes
-        given_s = clock.monotonic_s() - GIVEN_S - 10
-        routes._given["c", url] = given_s
-        copies = [FarCopy(url=url, place="")]
-        assert routes._held("c", copies) == (0.0, True), "the list is newer than what came"
-        contents = routes._shares._contents["c"]
-        assert contents is not None
-        routes._shares._contents["c"] = msgspec.structs.replace(contents, at_us=contents.at_us - 20_000_000)
-        assert routes._held("c", copies) == (HELD, False)
-    assert made.stage.routes._held("other", copies) == (0.0, False)
 
 
 def test_a_copy_that_is_not_what_the_catalogue_means_is_not_read_for_an_hour(

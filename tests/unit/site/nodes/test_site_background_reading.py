@@ -5,13 +5,11 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tests.worlds.services.cached_files import running_cache
-
 from tidemill.config.caching import SiteCache
 from tidemill.site.applications.job_reads import JobReads
 from tidemill.site.nodes.background_reading import BackgroundReading
-from tidemill.site.nodes.holdings import CacheHoldings, holdings
-from tidemill.site.watch.cache_views import SiteCaches, view_of
+from tidemill.site.nodes.holdings import CacheHoldings
+from tidemill.site.watch.cache_views import SiteCaches
 from tidemill.wire.far import CacheView
 
 
@@ -40,21 +38,22 @@ def test_a_reading_that_fails_keeps_what_was_read_before() -> None:
 
 def test_a_cache_whose_directory_hangs_hides_no_other_and_stops_no_tick(tmp_path: Path) -> None:
     go = threading.Event()
-    hung = SiteCache(name="hung", url="root://h:1", directory=tmp_path / "hung")
+    hung, well = (
+        SiteCache(name=name, url="root://h:1", directory=tmp_path / name) for name in ("hung", "well")
+    )
 
     def view(cache: SiteCache) -> CacheView:
         if cache is hung:
             go.wait()
-        return view_of(cache)
+        return CacheView(name=cache.name, state="running")
 
     def held(directory: Path) -> list[tuple[str, float]]:
         if directory == hung.directory:
             go.wait()
-        return holdings(directory)
+        return [("root://far.example//store/a", 1.0), ("root://far.example//store/b", 0.25)]
 
-    with running_cache(tmp_path / "well", "root://far.example:1095//store/") as well:
-        views = SiteCaches([hung, well], JobReads(), view=view)
-        contents = CacheHoldings([hung, well], read=held)
-        assert [each.state for each in views.views()] == ["unknown", "running"]
-        assert len(contents.now()) == 2
-        go.set()
+    views = SiteCaches([hung, well], JobReads(), view=view)
+    contents = CacheHoldings([hung, well], read=held)
+    assert [each.state for each in views.views()] == ["unknown", "running"]
+    assert len(contents.now()) == 2
+    go.set()

@@ -1,0 +1,1 @@
+"""Block caches in front of far storage: XRootD's XCache, set up, supervised, measured and studied."""

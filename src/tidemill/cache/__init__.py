@@ -1,1 +1,0 @@
-"""Block caches in front of far storage: XRootD's XCache, set up, supervised, measured and routed to."""
