@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from tidemill_caches.engine import directory as places
 from tidemill_caches.engine.state import CacheState, read_state
@@ -49,3 +52,21 @@ def test_figures_that_fail_end_no_cache_and_hide_no_state(tmp_path: Path) -> Non
     supervisor._step()
     state = read_state(tmp_path)
     assert (called, state is not None and state.phase) == (["waiting"], "waiting")
+
+
+def test_a_signal_asks_a_supervisor_to_end_without_a_lock(tmp_path: Path) -> None:
+    """It comes in the thread of `run`, which may hold that lock: then `cache run` hung, and xrootd stayed."""
+    places.make_parts(tmp_path)
+    supervisor = Supervisor(tmp_path, CONFIG)
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call":
+            called.append(function.__name__)
+
+    sys.setprofile(note)
+    try:
+        supervisor.stop()
+    finally:
+        sys.setprofile(None)
+    assert not {"acquire", "__enter__"} & set(called)

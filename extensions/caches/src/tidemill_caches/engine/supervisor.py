@@ -112,7 +112,8 @@ class Supervisor:
         self._figures_port = figures_port
         self._tend = tend
         self._data = places.data_of(directory, config)
-        self._stop = threading.Event()
+        self._is_asked = False
+        self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._quick_deaths = 0
         self._begun_s = 0.0
@@ -121,7 +122,7 @@ class Supervisor:
         self._looked_s = -LOOK_S
         self._credentials: list[CredentialEnd] = []
         self._credentials_s = -CREDENTIALS_S
-        self._watch = OriginsWatch(config, self._stop)
+        self._watch = OriginsWatch(config, self._ended)
         now = clock.now_us()
         self._state = CacheState(
             host=host_name(),
@@ -135,8 +136,11 @@ class Supervisor:
         )
 
     def stop(self) -> None:
-        """Let `run` end xrootd and return. May be called by a signal handler."""
-        self._stop.set()
+        """Let `run` end xrootd and return. May be called by a signal handler.
+
+        Takes no lock: a signal may come while `run` holds it, and then both would wait for ever.
+        """
+        self._is_asked = True
 
     def run(self) -> None:
         """Keep xrootd running until `stop`. Raises ConfigError, SiteError for what prevents the first start."""
@@ -148,10 +152,11 @@ class Supervisor:
         self._start()
         self._watch.start()
         try:
-            while not self._stop.is_set():
+            while not self._is_asked:
                 self._step()
-                self._stop.wait(POLL_S)
+                clock.sleep_s(POLL_S)
         finally:
+            self._ended.set()
             self._end()
             self._note("stopped", pid=0, answers=False, findings=[], durable=True)
 
@@ -335,9 +340,9 @@ class Supervisor:
 class OriginsWatch:
     """Greets each origin's server from time to time, in a thread of its own."""
 
-    def __init__(self, config: CacheConfig, stop: threading.Event) -> None:
+    def __init__(self, config: CacheConfig, ended: threading.Event) -> None:
         self._origins = origins_of(config)
-        self._stop = stop
+        self._ended = ended
         self._lock = threading.Lock()
         self._known: dict[str, OriginState] = {}
 
@@ -351,16 +356,16 @@ class OriginsWatch:
             return [self._known[each.url] for each in self._origins if each.url in self._known]
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._ended.is_set():
             greeted = {}
             for each in self._origins:
-                if self._stop.is_set():
+                if self._ended.is_set():
                     return
                 server = (each.host, each.port)
                 if server not in greeted:
                     greeted[server] = greet(*server, GREET_S)
                 self._keep(each.url, greeted[server].why, redirects=greeted[server].redirects)
-            self._stop.wait(ORIGINS_S)
+            self._ended.wait(ORIGINS_S)
 
     def _keep(self, url: str, why: str, *, redirects: bool) -> None:
         with self._lock:
