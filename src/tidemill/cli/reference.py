@@ -71,20 +71,18 @@ home, the socket of a `tidemill server run` of this home.
   `ssh`. So `run` refuses a stdin file that was read in part before, and warns when it takes input from a pipe that its
   parent reads. Give `--no-stdin`, or use `--each list`, which makes one campaign. `--stdin` passes the rest of stdin to
   CMD all the same.
-- **Container**: `--container IMAGE` runs the command in a directory tree, a `.sif` file or `NAME@sha256:DIGEST`, by
-  the runtime that your site finds (Apptainer, Charliecloud, podman). Program and paths are then those of the image, and
-  of your environment only `--env` is passed. A site that serves others takes approved applications instead.
-- **Environment**: `PATH`, `LANG`, `LC_ALL`, `TZ`, `LD_LIBRARY_PATH`, `PYTHONPATH`; an activated virtual or conda
-  environment, with all variables that name a place in it; variables by which software of the field is found
-  (`ROOTSYS`, `G4...DATA`, `LHAPDF_DATA_PATH`, `LCG_...`, modules). `--env NAME` adds one. `--env-all` passes everything
-  but variables of the login (`HOME`, `SSH_...`, `SLURM_...`) and those whose names hint at a secret, which it lists.
+- **Container**: with `--container IMAGE` ([containers](software-environments.md#a-container)), program and paths are
+  those of the image, and of your environment only `--env` is passed. A site that serves others takes approved
+  applications instead.
+- **Environment**: the [variables that find software](software-environments.md#modules-and-set-up-scripts). `--env NAME`
+  adds one. `--env-all` passes everything but variables of the login (`HOME`, `SSH_...`, `SLURM_...`) and those whose
+  names hint at a secret, which it lists.
 
 ## What `tidemill run` does with events
 
-- `--events N` numbers them. `--each FILE` takes the lines of a file; of `NAME.csv` and `NAME.tsv` the rows, whose
-  columns the first line names. `--sweep mass=100,125 --sweep n=1..10` takes all combinations, `--zip` the lists value
-  by value; with a table each row takes part in all combinations. Event k is row k, from 0. An empty line of FILE is an
-  event with an empty `{line}`; `run` reports how many there are. Empty rows of a table are skipped.
+- `--events N` numbers them; `--each` and `--sweep` take lines, rows and values ([examples](sweeps.md)). With a table
+  and `--sweep` each row takes part in all combinations. Event k is row k, from 0. An empty line of FILE is an event
+  with an empty `{line}`; `run` reports how many there are. Empty rows of a table are skipped.
 - An event that fails does not stop the others: `run` goes on, delivers what is done, and exits with 1, as do
   `tidemill wait` and `attach`. `--fail-fast` stops at the first failed event.
 - **Defaults**: `run` and `submit` retry a failed event twice, and keep stdout. `run` does not retry a single event,
