@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import msgspec
-from page import cell, settle
+from page import cell, entry, settle
 
 from tidemill import config, extensions
 from tidemill.config.site import SiteConfig
@@ -53,6 +53,7 @@ This reference lists every key of the configuration files, first the 15 that mos
 An unknown key is an error that names a similar one, if there is one. All wrong keys of a file are listed together.
 `io[].name` is a key of each `[[io]]`, `containers.NAME.command` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
+A key that has no default, and is not required, may be left out; `none = X` says that X applies then.
 
 `cache.toml` is a file of [the extension `caches`](../extensions/caches/docs/settings.md).
 To check a `site.toml`, run `tidemill site check`. To check a `server.toml`, start `tidemill server run`: it
@@ -72,7 +73,7 @@ keys of credentials, stand on [the page of the core's settings](../../../docs/co
 ANCHOR = "credentials-five-keys-that-mean-the-same-everywhere"
 CREDENTIALS = """## Credentials: five keys that mean the same everywhere
 
-The last row of a table lists which of these keys the table takes, and adds what is particular there.
+The end of a list names which of these keys the table takes, and adds what is particular there.
 All are paths, relative to the directory of the file that names them.
 
 | key | what for |
@@ -154,19 +155,17 @@ def groups(record: type[msgspec.Struct]) -> dict[str, list[config.Key]]:
 
 
 def row(key: config.Key) -> str:
-    """A setting's row."""
-    default = f"`{cell(key.default)}`" if key.default else "required"
-    kind = f"{key.type} ({key.unit})" if key.unit else key.type
-    return f"| `{key.key}` | {cell(kind)} | {default} | {cell(key.doc)} |"
+    """A setting in the list of its table."""
+    return entry(f"`{key.key}`", f"{key.type}, {key.unit}" if key.unit else key.type, key.default, key.doc)
 
 
 def credentials_row(keys: list[config.Key], anchor: str) -> str:
-    """One row for the credentials of a table: which it has, which it needs, and what is particular of them there."""
+    """One entry for the credentials of a table: which it has, which it needs, and what is particular of them there."""
     names = ", ".join(f"`{key.key}`" for key in keys)
     required = ", ".join(f"`{_last(key)}`" for key in keys if key.default is None)
     particular = [f"`{_last(key)}`: {key.doc}" for key in keys if key.doc != config.CREDENTIALS[_last(key)]]
-    default = f"required: {required}" if required else "`none`"
-    return f"| {names} | [credentials]({anchor}) | {default} | {cell('. '.join(particular))} |"
+    kind = f"[credentials]({anchor})" + (f"; required: {required}" if required else "")
+    return entry(names, kind, "none", ". ".join(particular)).removesuffix(": ")
 
 
 def _last(key: config.Key) -> str:
@@ -174,7 +173,7 @@ def _last(key: config.Key) -> str:
 
 
 def drawn() -> str:
-    """The whole page: the common keys, the credentials, then for each file one table per table."""
+    """The whole page: the common keys, the credentials, then for each file one list per table."""
     parts = [HEAD, common(), credentials()]
     for record in records():
         parts += file_parts(record, anchor=f"#{ANCHOR}")
@@ -198,10 +197,9 @@ def file_parts(record: type[msgspec.Struct], *, anchor: str) -> list[str]:
 
 
 def table(about: list[str], keys: list[config.Key], *, anchor: str) -> str:
-    """A table of keys below some lines; `anchor`: where the credentials are described."""
+    """A list of keys below some lines; `anchor`: where the credentials are described."""
     shown = [key for key in keys if key.is_credential]
-    lines = [*about, "| key | type | default | what for |", "|---|---|---|---|"]
-    lines += [row(key) for key in keys if not key.is_credential]
+    lines = [*about, *(row(key) for key in keys if not key.is_credential)]
     return "\n".join([*lines, *([credentials_row(shown, anchor)] if shown else []), ""])
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from page import cell, settle
+from page import entry, settle
 from remarks import remarks_of
 
 from tidemill.config.addressee import Occasion
@@ -30,7 +30,7 @@ the keys of a job below, and at the top, all optional, `campaign` (its name), `s
 `[[notify]]` (addressees of [notices](notifications.md)) and `[defaults]` (keys of every job without its own).
 In a job file a job may also have `repeat`, the number of such jobs.
 
-The default `none` means that the key has no value: leave it out. Where a remark says `none = X`, X applies then.
+A key that has no default, and is not required, may be left out; `none = X` says that X applies then.
 [Approve a program](applications.md#approve-a-program) has a complete file of each kind.
 """
 SECTIONS = [
@@ -115,17 +115,12 @@ def rows(file: str, record: str) -> tuple[str, list[Row]]:
 
 
 def drawn() -> str:
-    """The whole page: one table per record."""
+    """The whole page: one list per record."""
     parts = [HEAD]
     for title, file, record in SECTIONS:
         meaning, keys = rows(file, record)
-        lines = [
-            f"| `{row.key}` | {cell(row.type)} | {f'`{cell(row.default)}`' if row.default else 'required'} "
-            f"| {cell(row.remark)} |"
-            for row in keys
-        ]
-        head = [f"## {title}", "", meaning, "", "| key | type | default | remark |", "|---|---|---|---|"]
-        parts.append("\n".join([*head, *lines, ""]))
+        lines = [entry(f"`{row.key}`", row.type, row.default, row.remark) for row in keys]
+        parts.append("\n".join([f"## {title}", "", meaning, "", *lines, ""]))
     return "\n".join(parts)
 
 

@@ -23,3 +23,9 @@ def settle(name: str, text: str) -> int:
 def cell(text: str | None) -> str:
     """A text as it may stand in a table."""
     return (text or "").replace("|", "\\|").replace("\n", " ")
+
+
+def entry(keys: str, kind: str, default: str | None, text: str) -> str:
+    """A key in a list of keys: its type, its default, and what it is for; `default`: `none`, or None = required."""
+    value = "; required" if default is None else "" if default in ("", "none") else f"; default `{default}`"
+    return f"- {keys} ({kind}{value}): {text}".replace("\n", " ")
