@@ -17,7 +17,7 @@ from pathlib import Path
 import draw_config
 import draw_files
 import pytest
-from tests import phrases, row_columns
+from tests import docstrings, phrases, row_columns
 
 from tidemill import config
 
@@ -583,6 +583,22 @@ def test_every_public_function_says_what_it_gives() -> None:
                     if not node.name.startswith("_") and not ast.get_docstring(node) and not overload:
                         offenders.append(f"{at(path, node.lineno)}: `{node.name}`")
     listed(offenders, "every public module, class and function has a docstring")
+
+
+def test_docstrings_name_their_object() -> None:
+    offenders = [
+        f"{at(path, getattr(node, 'lineno', 1))}: {text[:80]}"
+        for path in product_files()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if (text := ast.get_docstring(node)) and docstrings.is_nameless(text)
+    ]
+    listed(offenders, "a docstring names its object: `The status of an allocation.`, not `The word on it.`")
+
+
+def test_a_docstring_without_an_object_is_found() -> None:
+    texts = ("What it names.", "The word on an allocation.", "See the module.", "The same for a campaign.")
+    assert all(map(docstrings.is_nameless, texts))
 
 
 def test_every_named_query_is_used() -> None:

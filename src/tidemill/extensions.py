@@ -157,7 +157,7 @@ def forget_faults() -> None:
 
 
 def tables(group: str) -> Iterator[tuple[str, Any]]:
-    """The same where the names of entry points say nothing."""
+    """The objects of a group of entry points whose names say nothing, each with its extension."""
     for extension, _, found in entries(group):
         yield extension, found
 

@@ -81,7 +81,7 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def form(self) -> str:
-        """How it is run: `node` = each node has one of its own."""
+        """How the cache is run: `node` = each node has one of its own."""
         return "node" if self.is_node else "shared"
 
     @property

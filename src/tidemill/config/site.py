@@ -1,4 +1,4 @@
-"""What `SITE/site.toml` may hold."""
+"""The settings of a site: what `SITE/site.toml` may hold."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How we ask the centre's batch system (Slurm, PBS, Grid Engine) for nodes."""
+    """How Tidemill asks the centre's batch system (Slurm, PBS, Grid Engine) for nodes."""
 
     partition: Annotated[str, doc("Partition or queue; empty = the batch system's default")] = ""
     qos: Annotated[str, doc("Quality of service (Slurm); empty = the default")] = ""

@@ -35,7 +35,7 @@ ALIKE = 4.0
 
 
 class ReadSample(msgspec.Struct, frozen=True, array_like=True):
-    """Of one payload and one file: bytes that were read or seconds that were waited, the file's size if known, and
+    """One payload's reads of one file: bytes that were read or seconds that were waited, the file's size if known, and
     whose payload it was."""
 
     at_us: int
@@ -148,7 +148,7 @@ def _with(samples: list[ReadSample], sample: ReadSample) -> list[ReadSample]:
 
 
 def _median(samples: Sequence[ReadSample], owner: str) -> Learned | None:
-    """Of the owner's own samples if they suffice, else of other owners' medians."""
+    """The median of the owner's own samples if they suffice, else of other owners' medians."""
     of: dict[str, list[float]] = {}
     for each in samples:
         of.setdefault(each.owner, []).append(each.value)

@@ -74,7 +74,7 @@ class PlaceMeasured(msgspec.Struct, kw_only=True):
 
 
 class LinksRecord(msgspec.Struct, kw_only=True):
-    """The file."""
+    """The content of the file with measured ways."""
 
     places: dict[str, PlaceMeasured] = {}
     apps: dict[str, AppReads] = {}  #: what payloads of each application read, and how long they waited

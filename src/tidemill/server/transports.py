@@ -128,7 +128,7 @@ class TransportHost:
         self._dispatcher.writer.listeners.append(wake)
 
     def stop_listening(self, wake: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Call a listener no more."""
         self._dispatcher.writer.listeners.remove(wake)
 
     def changes(self) -> ChangeReader:

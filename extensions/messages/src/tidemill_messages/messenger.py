@@ -171,7 +171,7 @@ class Messenger:
             link.close()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close every connection to the broker."""
         close_all([link for link in (self._link, self._following) if link is not None])
         self._link = None
 

@@ -30,7 +30,7 @@ def examine_endpoints(read: SiteConfig) -> Iterator[Finding]:
 
 
 def examine_transport(read: SiteConfig) -> Iterator[Finding]:
-    """Of a server that an extension's transport reaches: whether all is there that it needs. Connects to nothing."""
+    """Check what an extension's transport needs to reach the server. Connects to nothing."""
     from tidemill.site.link.transport import credentials_of
     from tidemill.wire.transports import kind_of
 

@@ -224,7 +224,7 @@ def _hide_file(path: Path) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """Of everything that matters."""
+    """Versions of Tidemill, Python, the kernel and the programs in use."""
     found: dict[str, Any] = {
         "tidemill": __version__, "python": sys.version, "executable": sys.executable, "kernel": platform.release(),
         "machine": platform.machine(), "cores": os.cpu_count(), "at": clock.utc_text(clock.now_us()),

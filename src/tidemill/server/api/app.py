@@ -51,7 +51,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Api:
-    """What handlers share. Made in the event loop's thread, ended by `close`."""
+    """The state that handlers of the API share. Made in the event loop's thread, ended by `close`."""
 
     def __init__(
         self,

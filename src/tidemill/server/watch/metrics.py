@@ -31,7 +31,7 @@ _SITE_STATES = SERVER["tidemill_server_site_state"].labels["state"].values
 
 
 class ServerMetrics:
-    """Everything that `/metrics` shows."""
+    """The samples that `/metrics` shows."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched, self._dispatcher = watched, watched.dispatcher

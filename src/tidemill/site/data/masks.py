@@ -114,7 +114,7 @@ def shown_credentials(config: SiteConfig, environ: Mapping[str, str] = os.enviro
 def allowed_credentials(
     site_dir: Path, config: SiteConfig, environ: Mapping[str, str] = os.environ
 ) -> list[Path]:
-    """The same as named and where links lead to; never Tidemill's state."""
+    """The credentials that payloads may see, as named and where links lead to; never Tidemill's state."""
     named = shown_credentials(config, environ)
     state = [Path(os.path.realpath(path)) for path in _state(site_dir, config)]
 
@@ -176,7 +176,7 @@ def _holds_home(path: Path) -> bool:
 
 
 def _home_of_up(site_dir: Path) -> tuple[list[Path], list[Path]]:
-    """Of a site that `tidemill up` made: its home, in which nothing is to be replaced, and what else is in there."""
+    """The home of a site that `tidemill up` made, in which nothing is to be replaced, and what else is in it."""
     home = site_dir.parent
     if not (home / _UP_MARK).exists() or home in user_homes():
         return [], []

@@ -51,7 +51,7 @@ class HttpTransport:
         self._connection = connection
 
     def sync(self, request: SyncRequest) -> SyncReply:
-        """Post it."""
+        """Post the request."""
         return self._connection.call("POST", "/v1/sync", SyncReply, body=request)
 
     def close(self) -> None:

@@ -177,7 +177,7 @@ class Allocation(msgspec.Struct, kw_only=True):
 
     @property
     def reported(self) -> str:
-        """Its state for people and the server: RELEASED where Tidemill itself ended it."""
+        """The allocation's state for people and the server: RELEASED where Tidemill itself ended it."""
         is_released = self.state is AllocationState.CANCELED and self.canceled_us
         return RELEASED if is_released else self.state.value
 
@@ -195,7 +195,8 @@ class Allocation(msgspec.Struct, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """Its state in sums for people: pilots report sooner than the next poll that they work, or have left."""
+        """The allocation's state in sums for people: pilots report sooner than the next poll that they work,
+        or have left."""
         if self.state in ALLOCATION_FINAL:
             return self.reported
         if self.is_at_work:

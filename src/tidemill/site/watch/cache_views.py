@@ -45,7 +45,8 @@ class SiteCaches:
         ]
 
     def views(self) -> list[CacheView]:
-        """All of them, as their directories said a few seconds ago; one whose file system hangs is unknown."""
+        """Views of the site's caches, as their directories said a few seconds ago; one whose file system
+        hangs is unknown."""
         found = []
         for reading in self._readings:
             view = reading.now()

@@ -86,7 +86,7 @@ class ScanPace:
         self._count = 0
 
     def step(self) -> None:
-        """After each file."""
+        """Count a file, and pause where the scan is ahead of its pace."""
         self._count += 1
         if self._per_s and self._count % 64 == 0:
             ahead_s = self._count / self._per_s - (clock.monotonic_s() - self._begun_s)

@@ -79,7 +79,7 @@ class ContentsScan:
         self._thread = threading.Thread(target=self._run, name="contents", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that scans."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -87,7 +87,7 @@ class BlockSample(NamedTuple):
 
 
 def judged(info: CachedInfo, origin: FileAtOrigin, *, differ: int, compared: int) -> Verdict:
-    """What it means that blocks differ. Pure.
+    """The verdict on a file of which blocks differ. Pure.
 
     The origin's file was changed if the origin says so, by its size or by a change after XCache first met the file; or
     if most of several blocks differ: damage on a disk hits few.

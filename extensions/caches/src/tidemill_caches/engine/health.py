@@ -91,13 +91,13 @@ def remembered(
 
 
 def ended(past: Sequence[PastTrouble], why: str, *, now_us: int) -> list[PastTrouble]:
-    """The same, with an end of xrootd."""
+    """The past troubles, with an end of xrootd."""
     made = PastTrouble(check="process", found=why, first_us=now_us, last_us=now_us)
     return [*past, made][-PAST_MAX:]
 
 
 def started(past: Sequence[PastTrouble], *, now_us: int) -> list[PastTrouble]:
-    """The same, where xrootd runs again."""
+    """The past troubles, where xrootd runs again."""
     at = next((n for n in reversed(range(len(past))) if past[n].check == "process"), None)
     if at is None:
         return list(past)

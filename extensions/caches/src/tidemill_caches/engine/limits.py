@@ -32,7 +32,7 @@ def files_possible(descriptors: int) -> int:
 
 
 def hard_limit() -> int:
-    """What this process may raise its limit to."""
+    """The number of open files to which this process may raise its limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 1 << 30 if hard == resource.RLIM_INFINITY else hard
 

@@ -43,7 +43,7 @@ class Sums(msgspec.Struct, kw_only=True):
 
     @property
     def served_bytes(self) -> int:
-        """What clients were sent."""
+        """Bytes that clients were sent."""
         return self.hit_bytes + self.miss_bytes + self.bypass_bytes
 
     @property
@@ -52,7 +52,7 @@ class Sums(msgspec.Struct, kw_only=True):
         return self.fetched_bytes + self.bypass_bytes
 
     def add(self, other: Sums) -> None:
-        """Add all of another."""
+        """Add all figures of other sums."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

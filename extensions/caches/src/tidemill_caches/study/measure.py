@@ -43,7 +43,7 @@ ROOM_FACTOR = 3
 
 
 class TimedRead(NamedTuple):
-    """What a pass took."""
+    """Seconds and bytes of one pass."""
 
     seconds: float
     read_bytes: int

@@ -18,7 +18,7 @@ from tidemill_caches.study.plan import ReadPattern, chunks
 
 
 class ReadFailedError(Exception):
-    """What the client said."""
+    """A read failed; carries what the client said."""
 
 
 def read(url: str, pattern: ReadPattern, bytes_max: int) -> dict[str, float]:

@@ -134,7 +134,7 @@ class Gateway:
         return self.link.is_up
 
     def status(self) -> GatewayStatus:
-        """How it is now."""
+        """The gateway's status now."""
         assert self._feed is not None
         return GatewayStatus(
             broker=self.link.broker.address, is_up=self.link.is_up, fault="" if self.link.is_up else self.link.fault,

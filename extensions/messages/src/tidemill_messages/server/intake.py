@@ -45,7 +45,7 @@ class MessageAnswer(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """As metrics count it."""
+        """The outcome by which metrics count the message."""
         if self.refused is not None:
             return "failed" if self.status >= 500 else "refused"
         return "repeated" if self.repeated else "done"
