@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping
 
-from page import cell, settle
+from page import settle
 
 from tidemill.model.metrics import AGENT, SERVER, Label, Metric
 from tidemill.model.metrics.nodes import QUANTITIES
@@ -30,7 +30,8 @@ are in seconds, sizes in bytes.
 [dashboard](../deploy/grafana-dashboard.json) for Grafana. Counters count since the start of the process. Metrics
 without data are omitted, such as nodes on the embedded batch system.
 
-Metrics whose names end in `_total` are counters, those marked so histograms, all others gauges.
+Metrics whose names end in `_total` are counters, those marked so histograms, all others gauges. Labels stand in
+brackets.
 
 The label `site` is a site's name (at most 1000), `cache` a cache of `[[caches]]` and `area` an area of `[[io]]` (at
 most 100 each). Labels that have the same values in several metrics:
@@ -102,9 +103,9 @@ def shared() -> dict[str, Label]:
     }  # fmt: skip
 
 
-def table(metrics: Mapping[str, Metric], known: Collection[str]) -> list[str]:
-    """One row per metric; `known`: labels whose values stand at the head of the page."""
-    lines = ["| name | meaning | labels |", "|---|---|---|"]
+def listed(metrics: Mapping[str, Metric], known: Collection[str]) -> list[str]:
+    """One line for each metric; `known`: labels whose values stand at the head of the page."""
+    lines = []
     for name, metric in metrics.items():
         if name in OF_NODES:
             continue
@@ -114,7 +115,7 @@ def table(metrics: Mapping[str, Metric], known: Collection[str]) -> list[str]:
         if (metric.kind == "counter") is not name.endswith("_total"):
             raise ValueError(f"{name} is a {metric.kind}: only counters end in `_total`, the page says")
         kind = "Histogram: " if metric.kind == "histogram" else ""
-        lines.append(f"| `{name}` | {kind}{cell(metric.help)} | {cell(labels)} |")
+        lines.append(f"- `{name}`{f' ({labels})' if labels else ''}: {kind}{metric.help}")
     return lines
 
 
@@ -122,8 +123,8 @@ def drawn() -> str:
     """The whole page."""
     known = shared()
     parts = [HEAD + "\n".join(f"- {label_text(name, label)}" for name, label in known.items())]
-    parts += ["", "## The server", "", *table(SERVER, known), "", "## An agent and its pilots", ""]
-    parts += [OF_AGENTS, *table(AGENT, known)]
+    parts += ["", "## The server", "", *listed(SERVER, known), "", "## An agent and its pilots", ""]
+    parts += [OF_AGENTS, *listed(AGENT, known)]
     return "\n".join(parts) + "\n" + TAIL
 
 
