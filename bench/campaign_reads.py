@@ -46,7 +46,7 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import FeedRetention
 from tidemill.wire.api import SubmitRequest, SyncReply
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 
 BATCH = 5_000  #: jobs of a request
 OTHERS_EACH = 20_000  #: jobs of another campaign

@@ -43,7 +43,7 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.queries import Dialect
 from tidemill.server.database.store import Session, Store
 from tidemill.server.read import api_pages, web_pages
-from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.read.job_search import Filter, Sort
 from tidemill.server.read.web_pages import CampaignQuery
 from tidemill.wire.api import (
     AppOffer,

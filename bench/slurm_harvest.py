@@ -48,8 +48,8 @@ from bench.slurm_mix import NODES, VARIED_S, Delays, RegularJob, Run, Times  # n
 from bench.slurm_play import steady_seeds  # noqa: E402
 from tests.worlds.home.world import Options, World  # noqa: E402
 
+from tidemill.harvest.account.broker_log import RegularStarted, decode  # noqa: E402
 from tidemill.harvest.account.harm import WaitPart, part_of  # noqa: E402
-from tidemill.harvest.account.records import RegularStarted, decode  # noqa: E402
 from tidemill.node.journal import JournalTail  # noqa: E402
 from tidemill.wire.node import Done  # noqa: E402
 

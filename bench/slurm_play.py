@@ -5,7 +5,7 @@ not show which job took that second. A mix is steady if no job starts more than 
 jobs run up to VARIED_S longer, come a little later, and cycles have another phase. We take no part in this.
 
 The rules are those of the clusters of `bench/slurm_harvest.py`: in order of submission until one does not fit, at each
-end and submission; sched/backfill (`tidemill.harvest.machine.backfill`) every CYCLE_S.
+end and submission; sched/backfill (`tidemill.harvest.snapshot.backfill`) every CYCLE_S.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from bench.slurm_mix import NODES, VARIED_S, RegularJob, mix
 
-from tidemill.harvest.machine.backfill import NodesRelease, chosen, planned
 from tidemill.harvest.plan.situation import Waiting
+from tidemill.harvest.snapshot.backfill import NodesRelease, chosen, planned
 
 CYCLE_S = 2.0
 MOVED_S = 30.0

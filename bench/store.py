@@ -33,7 +33,7 @@ from tidemill.server.core import campaign_names
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
 from tidemill.server.read import api_pages
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.api import (
     AppOffer,
     Capacity,
@@ -46,7 +46,7 @@ from tidemill.wire.api import (
     SyncReply,
     SyncRequest,
 )
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "postgresql.sh"
 BATCH = 10_000

@@ -171,7 +171,7 @@ def bench_file(folder: Path, mb: int, rounds: int) -> Row:
     theirs, ours = folder / "theirs", folder / "ours"
 
     def copy() -> None:
-        transfer.fetch(transfer.look(source.as_uri()), ours, sha256=None)
+        transfer.fetch(transfer.stat(source.as_uri()), ours, sha256=None)
 
     def copy_and_sum() -> None:
         copy()

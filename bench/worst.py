@@ -58,7 +58,7 @@ from tidemill.wire.api import (
     SyncRequest,
 )
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 
 SERVER = "import sys; from tidemill.server.run import entry; sys.exit(entry(__import__('json').loads(sys.argv[1])))"
 SECONDS = 60.0

@@ -160,10 +160,10 @@ def _cut_json(text: str) -> str | None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return result
 
 
 def cut_assignments(line: str) -> str:
@@ -199,10 +199,10 @@ def _rule(triggers: str, pattern: str, flags: int = re.IGNORECASE) -> _Rule:
     return _Rule(tuple(triggers.split()), re.compile(pattern, flags))
 
 
-def _replacement(found: re.Match[str]) -> str:
-    groups = found.groupdict()
+def _replacement(match: re.Match[str]) -> str:
+    groups = match.groupdict()
     if "url" in groups:
-        return "://" + _cut_url(found["url"])
+        return "://" + _cut_url(match["url"])
     return (groups.get("keep") or "") + CUT + (groups.get("keep2") or "")
 
 
@@ -288,8 +288,8 @@ def _cut_url(rest: str) -> str:
     """What follows `://`, without the password of its userinfo, the values of its query and fragment, and the path of
     a hook."""
     user = ""
-    if (found := _USERINFO.match(rest)) is not None:
-        user, rest = _cut_userinfo(found[0][:-1]) + "@", rest[found.end() :]
+    if (match := _USERINFO.match(rest)) is not None:
+        user, rest = _cut_userinfo(match[0][:-1]) + "@", rest[match.end() :]
     front, hash_, fragment = rest.partition("#")
     front, mark, query = front.partition("?")
     host, slash, path = front.partition("/")
@@ -468,10 +468,10 @@ def _value_of(text: str, name: str, end: int, strength: str) -> tuple[int, int] 
 
 def _quoted(text: str, at: int) -> tuple[int, int] | None:
     """What stands here in quotes, or in a list of texts in quotes, without the outer ones."""
-    found = _QUOTED.match(text, at)
-    if found is not None:
-        form = next(each for each in ("lines", "double", "single", "nested") if found[each] is not None)
-        return found.span(form)
+    match = _QUOTED.match(text, at)
+    if match is not None:
+        form = next(each for each in ("lines", "double", "single", "nested") if match[each] is not None)
+        return match.span(form)
     begin = _LIST_BEGINS.match(text, at)
     end = -1 if begin is None else text.find("]", begin.end(), begin.end() + VALUE_MAX)
     if begin is None or end < 0:

@@ -55,7 +55,7 @@ def write_durable(
 
     Raises `failure`.
     """
-    with _said(path, failure), replaced(path, mode=mode) as file:
+    with _errors_of(path, failure), replaced(path, mode=mode) as file:
         file.write(content)
         if exact:
             set_mode(file.fileno(), mode)
@@ -66,7 +66,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600, failure: Failu
 
     Raises `failure`.
     """
-    with _said(path, failure), replaced(path, mode=mode, durable=False) as file:
+    with _errors_of(path, failure), replaced(path, mode=mode, durable=False) as file:
         file.write(content)
 
 
@@ -77,10 +77,10 @@ def create_durable(path: Path, content: bytes, *, mode: int = 0o600, failure: Fa
     """
     draft = temporary(path)
     try:
-        with _said(path, failure), open_new(draft, mode) as file:
+        with _errors_of(path, failure), open_new(draft, mode) as file:
             file.write(content)
             sync(file)
-        with _said(path, failure, but=FileExistsError, hint=f"{_HINT}; it must allow hard links"):
+        with _errors_of(path, failure, but=FileExistsError, hint=f"{_HINT}; it must allow hard links"):
             os.link(draft, path)
             sync_directory(path.parent)
     finally:
@@ -94,7 +94,7 @@ def write_new(path: Path, content: bytes, *, failure: Failure = SiteError) -> No
     Needs no hard links, and a crash may leave a part of it: for files that a person makes once. Raises FileExistsError,
     `failure`.
     """
-    with _said(path, failure, but=FileExistsError):
+    with _errors_of(path, failure, but=FileExistsError):
         descriptor = open_append(path, exclusive=True)
         try:
             append(descriptor, content)
@@ -110,7 +110,7 @@ def append_durable(path: Path, content: bytes, *, failure: Failure = SiteError) 
 
     A crash or a full disk may leave a part of it: readers must know a torn end.
     """
-    with _said(path, failure):
+    with _errors_of(path, failure):
         descriptor = open_append(path)
         try:
             append(descriptor, content)
@@ -240,9 +240,9 @@ def current_umask() -> int:
         for line in file:
             if line.startswith("Umask:"):
                 return int(line.split()[1], 8)
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
+    result = os.umask(0o077)
+    os.umask(result)
+    return result
 
 
 def make_directories(directory: Path, umask: int) -> None:
@@ -330,7 +330,7 @@ def open_new(path: Path, mode: int) -> BinaryIO:
 
 
 @contextmanager
-def _said(
+def _errors_of(
     path: Path, failure: Failure, *, but: tuple[type[OSError], ...] | type[OSError] = (), hint: str = _HINT
 ) -> Iterator[None]:
     """Raises `failure` that names the path for an OSError, except for those of class `but`."""

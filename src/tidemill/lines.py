@@ -56,16 +56,16 @@ class KnownLines:
         self._lock = threading.Lock()
         self._known: dict[str, NumberedLines] = {}  #: the newest last
 
-    def of(self, path: Path) -> NumberedLines:
+    def numbered(self, path: Path) -> NumberedLines:
         """The lines of a file; one that has changed is another file. Raises OSError."""
         status = path.stat()
         key = f"{path} {status.st_ino} {status.st_mtime_ns} {status.st_size}"
         with self._lock:
-            found = self._known.pop(key, None)
-        if found is None:
-            found = NumberedLines(path)
+            result = self._known.pop(key, None)
+        if result is None:
+            result = NumberedLines(path)
         with self._lock:
             while len(self._known) >= KNOWN_MAX:
                 del self._known[next(iter(self._known))]
-            self._known[key] = found
-        return found
+            self._known[key] = result
+        return result

@@ -43,8 +43,8 @@ def harmless(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
 
 
-def _escape(found: re.Match[str]) -> str:
-    char = found[0]
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
     if char in _SHORT:
         return _SHORT[char]
     units = char.encode("utf-16-be", "surrogatepass")

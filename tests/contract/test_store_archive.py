@@ -32,7 +32,7 @@ from tidemill.server.archive.parquet import Archive
 from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, MissingError, RequestError, StandbyError
 from tidemill.server.read import api_pages, archived, feed, numbered
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.activity import RanRange, RanReport
 from tidemill.wire.api import (
     ActionRequest,

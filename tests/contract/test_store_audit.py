@@ -18,7 +18,7 @@ from tidemill.server.audit import traces
 from tidemill.server.audit.audit_log import AuditNote
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.activity import RanRange, RanReport
 from tidemill.wire.api import ActionRequest, AllocationReport, SubmitRequest
 

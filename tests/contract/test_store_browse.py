@@ -15,8 +15,8 @@ from tidemill.model.trouble import RefusedApplication
 from tidemill.server.api.routes import ROUTES, Call, OfCampaignQuery
 from tidemill.server.core import site_views
 from tidemill.server.errors import RequestError
-from tidemill.server.read import api_pages, listing, web_pages
-from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.read import api_pages, job_search, web_pages
+from tidemill.server.read.job_search import Filter, Sort
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,
@@ -125,7 +125,7 @@ def test_places_and_states_that_are_none_are_refused(many: World) -> None:
         with pytest.raises(RequestError, match="not a place"):
             web_pages.jobs(many.reader, Filter(), Sort.ENDED, after=after, size=5)
     with pytest.raises(RequestError, match="not a state"):
-        listing.find(many.reader, Filter(state="DONE"), Sort.NEWEST, after=None, size=5)
+        job_search.find(many.reader, Filter(state="DONE"), Sort.NEWEST, after=None, size=5)
 
 
 def test_campaigns_are_searched_and_sorted(many: World) -> None:
@@ -188,7 +188,7 @@ def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
     assert row.refused == [refused]
     site.sync()  # says nothing new
     found = web_pages.running(world.reader)["s"]
-    assert (BAD_NODES.of(found.view.raw), MODE.of(found.view.raw)) == ([node], "run")
+    assert (BAD_NODES.decode(found.view.raw), MODE.decode(found.view.raw)) == ([node], "run")
     later = TidePoint(minute=now, regular=4.0, ours=4.0, idle=0.0, away=0.0)
     fixed = TidePoint(minute=now - 1, regular=6.0, ours=2.0, idle=0.0, away=0.0)
     site.sync(views=packed(tide=[fixed, later]))
@@ -227,10 +227,10 @@ def test_a_site_that_shows_too_much_is_cut_short(world: World) -> None:
     nodes = [BadNode(node="n\0" * 300, since_us=0, until_us=0, why="w" * 999, evidence=["e" * 600] * 9)] * 150
     site.sync(views=packed(tide=tide, bad_nodes=nodes, bad_nodes_total=999, waits_for="x" * 9999))
     raw = web_pages.running(world.reader)["s"].view.raw
-    bad = BAD_NODES.of(raw)
+    bad = BAD_NODES.decode(raw)
     assert len(bad) == ROWS_MAX
     assert len(bad[0].evidence) == site_views.TEXTS_MAX
-    assert max(len(WAITS_FOR.of(raw)), len(bad[0].why), len(bad[0].node)) == site_views.TEXT_MAX
+    assert max(len(WAITS_FOR.decode(raw)), len(bad[0].why), len(bad[0].node)) == site_views.TEXT_MAX
     (found,) = site_views.tides(
         world.reader, [1], now_us=now * 60_000_000, minutes=site_views.MINUTES_KEPT
     ).values()

@@ -379,7 +379,7 @@ def test_a_job_does_not_wait_for_its_share_while_no_site_was_heard_since_the_ser
     unheard = watch.unheard(["s"])
     found = [api_pages.job(world.reader, job, cache={}, silent=unheard) for job in (pinned, anywhere)]
     assert [each.waits_for for each in found] == ["site_pinned_silent", "site_silent"]
-    watch.hear("s")
+    watch.on_contact("s")
     assert watch.unheard(["s"]) == set()
     watch.rest()
     assert watch.unheard(["t"]) == set(), "sites talk to the other server of the pair"

@@ -33,7 +33,7 @@ from tidemill.server.database.store import Store, row
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ForbiddenError, MissingError, RequestError, WrongEdgeError
 from tidemill.server.read import api_pages, feed
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,

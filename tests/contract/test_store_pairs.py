@@ -57,7 +57,7 @@ def session(server: Dispatcher) -> PairedSession:
 def takes(server: Dispatcher) -> bool:
     """Whether a server becomes the active one: PostgreSQL frees a lock some time after its connection was closed."""
     until_s = time.monotonic() + 15
-    while not session(server).take():
+    while not session(server).become_active():
         if time.monotonic() > until_s:
             return False
         time.sleep(0.02)
@@ -83,8 +83,8 @@ def test_one_of_two_servers_writes_and_the_other_refuses_until_the_first_resigns
     one, two = server(), server()
     with pytest.raises(StandbyError):
         submit(one, "k")
-    assert session(one).take()
-    assert not session(two).take()
+    assert session(one).become_active()
+    assert not session(two).become_active()
     submit(one, "k")
     with pytest.raises(StandbyError):
         submit(two, "l")
@@ -99,7 +99,7 @@ def test_a_server_that_lost_its_session_within_a_transaction_has_committed_nothi
     server: Callable[[], Dispatcher],
 ) -> None:
     one, two = server(), server()
-    assert session(one).take()
+    assert session(one).become_active()
     inside, taken = threading.Event(), threading.Event()
 
     def late() -> None:
@@ -116,7 +116,7 @@ def test_a_server_that_lost_its_session_within_a_transaction_has_committed_nothi
     paused.start()
     inside.wait(20)
     end_backend(one)  # the server sleeps through it
-    assert session(two).take()
+    assert session(two).become_active()
     submit(two, "k")
     taken.set()
     paused.join(20)
@@ -132,11 +132,11 @@ def test_what_the_writer_remembers_is_read_again_after_the_other_server_wrote(
     server: Callable[[], Dispatcher],
 ) -> None:
     one, two = server(), server()
-    assert session(one).take()
+    assert session(one).become_active()
     submit(one, "k")
     end_backend(one)
     assert not session(one).beat()
-    assert session(two).take()
+    assert session(two).become_active()
     submit(two, "l")
     session(two).resign()
     assert takes(one)
@@ -151,7 +151,7 @@ def test_a_take_over_by_whom_the_lock_did_not_stop_ends_the_writing_of_the_first
     import psycopg
 
     one = server()
-    assert session(one).take()
+    assert session(one).become_active()
     with psycopg.connect(url, autocommit=True) as other:
         other.execute("UPDATE meta SET value = value + 1 WHERE name = 'server_term'")
     with pytest.raises(StandbyError):
@@ -163,9 +163,9 @@ def test_postgresql_ends_the_session_of_a_server_that_shows_no_sign_of_life(
     server: Callable[[], Dispatcher],
 ) -> None:
     one, two = server(), server()
-    assert session(one).take()
+    assert session(one).become_active()
     began_s = time.monotonic()
-    while not session(two).take():
+    while not session(two).become_active():
         assert time.monotonic() < began_s + 15, "a silent server keeps its lock"
         time.sleep(0.2)
     with pytest.raises((StandbyError, SiteError)):
@@ -186,10 +186,10 @@ def test_a_server_that_stops_in_the_middle_of_a_large_answer_keeps_the_lock_no_l
         one, two = store.writer(), store.writer()
         assert isinstance(one, PairedSession)
         assert isinstance(two, PairedSession)
-        assert one.take()
+        assert one.become_active()
         one._inner.connection.pgconn.send_query(b"SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
         began_s = time.monotonic()
-        while not two.take():
+        while not two.become_active():
             assert time.monotonic() < began_s + 15, "a server that reads nothing keeps its lock"
             time.sleep(0.2)
         one.close()
@@ -200,10 +200,10 @@ def test_a_server_that_stops_in_the_middle_of_a_large_answer_keeps_the_lock_no_l
 
 def test_a_server_with_signs_of_life_keeps_the_lock(server: Callable[[], Dispatcher]) -> None:
     one, two = server(), server()
-    assert session(one).take()
+    assert session(one).become_active()
     for _ in range(12):
         assert session(one).beat()
-        assert not session(two).take()
+        assert not session(two).become_active()
         time.sleep(1)
     submit(one, "k")
 
@@ -214,12 +214,12 @@ def test_a_standby_of_an_older_version_does_not_take_an_upgraded_database_over(
     import psycopg
 
     one = server()
-    assert session(one).take()
+    assert session(one).become_active()
     session(one).resign()
     with psycopg.connect(url, autocommit=True) as other:
         other.execute("UPDATE tidemill_schema SET version = version + 1")
     with pytest.raises(SiteError, match="schema"):
-        session(one).take()
+        session(one).become_active()
 
 
 def test_an_upgrade_is_refused_while_a_server_runs_even_a_standby(
@@ -231,10 +231,10 @@ def test_an_upgrade_is_refused_while_a_server_runs_even_a_standby(
         other.execute("UPDATE tidemill_schema SET version = version - 1")
     store = Store(url=url)
     one, two = PairedSession(url, store._queries), PairedSession(url, store._queries)
-    assert one.take()
+    assert one.become_active()
     with pytest.raises(ConfigError, match="another server writes"):
         store.upgrade()
-    assert not two.take()
+    assert not two.become_active()
     one.close()
     with pytest.raises(ConfigError, match="standby"):
         store.upgrade()

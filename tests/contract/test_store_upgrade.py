@@ -25,7 +25,7 @@ from tidemill.server.database.store import Store
 from tidemill.server.database.upgrade import copy_database, copy_of
 from tidemill.server.errors import RequestError
 from tidemill.server.read import api_pages, feed
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.api import ActionRequest, DoneReport, LeaseOrder, PayloadUsage
 
 FILLED = Path(__file__).parents[1] / "fixtures" / "schemas" / "filled.sql"

@@ -23,7 +23,7 @@ from tidemill.client import Client
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import SubmitReply, SubmitRequest
-from tidemill.wire.http import Connection, RefusedRequestError
+from tidemill.wire.server_connection import Connection, RefusedRequestError
 
 DARTS = 60_000  # about 10 ms an event
 GARBAGE = (b"", b"\0" * 700, b'deadbeef {"k":"done"}\n', b"\xff\xfe{", b"\n\n")

@@ -369,7 +369,7 @@ def test_staff_deny_a_submitter_whatever_the_server_says(site: Site) -> None:
     refused(site, [(spec, "denies submitter `mallory`: mines coins")], owner="mallory")
     assert "mallory: mines coins" in site.tidemill("status").stdout
     site.wait_for(
-        lambda: any(DENIED.of(each.views) == ["mallory"] for each in site.server.requests),
+        lambda: any(DENIED.decode(each.views) == ["mallory"] for each in site.server.requests),
         "the server is told",
     )
     assert site.tidemill("allow", "malory", "--reason", "x").returncode == 2

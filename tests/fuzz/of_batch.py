@@ -41,7 +41,7 @@ def _own_text(content: bytes) -> object:
     names = [job.name for job in jobs] + [f"{job.name}.3" for job in jobs]
     found = own.match(names, jobs, key="k", numbers={job.name: job.number for job in jobs})
     own.ids_to_cancel([(name, each[0]) for name, each in found.items()])
-    return [own.tell(each) for several in found.values() for each in several]
+    return [own.status_of(each) for several in found.values() for each in several]
 
 
 def _accounted(content: bytes) -> object:

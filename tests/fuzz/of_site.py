@@ -40,8 +40,8 @@ def _journal(content: bytes) -> object:
     records, used = read_records(_framed(content))
     assert used == len(_framed(content)), "whole lines were left"
     merged = Merge()
-    taken = merged.take(records)
-    assert not merged.take(records), "a record was taken twice"
+    taken = merged.deduplicate(records)
+    assert not merged.deduplicate(records), "a record was taken twice"
     return taken
 
 

@@ -27,8 +27,8 @@ from tidemill.transfer.http import HttpAdapter
 from tidemill.transfer.s3 import S3Adapter
 from tidemill.transfer.xrootd import XrootdAdapter
 from tidemill.wire.api import JobPage
-from tidemill.wire.http import Connection
 from tidemill.wire.notification import Digest, TrialNews
+from tidemill.wire.server_connection import Connection
 
 OBJECT_BYTES_MAX = 1 << 20
 MESSAGE_MAX = 2_000

@@ -35,7 +35,7 @@ def test_a_gigabyte_comes_and_goes_whole(server: Server, tmp_path: Path, is_kill
     url = server.make_large("huge", GIGABYTE)
     mover = server.mover(PATIENT)
     watch, begun = mover.watch(), threading.Event()
-    watch.told = lambda moved: begun.set() if moved > GIGABYTE // 10 else None
+    watch.on_progress = lambda moved: begun.set() if moved > GIGABYTE // 10 else None
 
     def kill() -> None:
         begun.wait(300)

@@ -219,7 +219,7 @@ def test_a_poll_costs_five_commands_while_tidemill_has_jobs(pbs: PbsWorld) -> No
     batch.snapshot()
     calls = BatchCalls(batch, lambda: None, inline=True)
     calls.poll(["tm-here-e1-1"], machine=True)
-    answer = calls.take()
+    answer = calls.poll_answer()
     assert isinstance(answer, PollAnswer)
     assert answer.calls == 5
 

@@ -20,8 +20,8 @@ from tidemill.harvest.plan.policies import Policy
 from tidemill.model.job import JobSpec, Resources
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.planning import Starts
+from tidemill.site.nodes.site_machine import SiteMachine
 from tidemill.site.state.site_state import SiteState
 
 SITE = """batch = "pbs"
@@ -99,7 +99,7 @@ def test_a_job_whose_nodes_are_idle_is_waited_for_one_iteration_and_four_cycles(
     def used_after(seconds: float) -> int:
         """Nodes that it asks for then, and at the plan after that."""
         for at_s in (seconds, seconds + 1):
-            machine.take(msgspec.structs.replace(seen, at_s=seen.at_s + at_s))
+            machine.apply_snapshot(msgspec.structs.replace(seen, at_s=seen.at_s + at_s))
             plans = machine.plans(SiteState(site="here"), work, Starts(), Policy.YIELD)
         return sum(count for plan in plans for _, count, _ in plan.submit)
 

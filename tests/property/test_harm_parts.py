@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.harvest.account.broker_log import AnyRecord, PlanMade, RegularStarted
 from tidemill.harvest.account.harm import Tracker, Yielded, part_of, wait_of
-from tidemill.harvest.account.records import AnyRecord, PlanMade, RegularStarted
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
 from tidemill.model.machine import Queued, Running, Snapshot
 
@@ -105,7 +105,7 @@ def test_no_part_is_more_than_its_wait_and_no_sum_more_than_the_sum(
                     yields_to=names,
                 )
             )
-        written += tracker.look(snapshot, [yields(snapshot, names, chance.choice((0, 0, 1)))])  # type: ignore[attr-defined]
+        written += tracker.on_poll(snapshot, [yields(snapshot, names, chance.choice((0, 0, 1)))])  # type: ignore[attr-defined]
     records = [each for each in written if isinstance(each, RegularStarted)]
     for record in records:
         job, part = jobs[record.id], part_of(record)

@@ -50,15 +50,17 @@ def test_every_open_event_is_in_one_place(steps: list[tuple[str, str, int, int, 
         elif kind == "done":
             settled[number].add(first, first + count)
             piece = grant(number, 60)
-            it.take(
+            it.on_record(
                 done(pilot, 1, type(piece)(grant=number, job=1, first=first, count=count, chunk_max=None))
             )
         elif kind == "returned":
-            it.take(Returned(p=pilot, s=1, grant=number, job=1, first=first, count=count, reason="drain"))
+            it.on_record(
+                Returned(p=pilot, s=1, grant=number, job=1, first=first, count=count, reason="drain")
+            )
         elif kind == "ended":
-            it.take(Ended(p=pilot, s=1, reason="idle", message="", busy_us=0, slot_us=0, at_us=0))
+            it.on_record(Ended(p=pilot, s=1, reason="idle", message="", busy_us=0, slot_us=0, at_us=0))
         elif kind == "back":
             it.take_back(name)
         else:
-            it.take(started(f"{name}.r0.i2"))
+            it.on_record(started(f"{name}.r0.i2"))
         check(it, settled)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
 
@@ -25,7 +25,7 @@ class Site:
         self.random = random.Random(seed)
         self.outputs = outputs
         self.entries: list[bytes] = []
-        self.pool = WorkPool(s.SiteState(site="here"))
+        self.pool = WorkPool(site_state.SiteState(site="here"))
         self.order = 0
         self.acked = 0
         self.epoch = 0
@@ -42,27 +42,29 @@ class Site:
         self.dead_grants: set[int] = set()
         self.open_epoch()
 
-    def apply(self, entry: s.Entry) -> None:
-        self.entries.append(msgspec.json.encode(entry, enc_hook=s.encode_hook))
+    def apply(self, entry: site_state.Entry) -> None:
+        self.entries.append(msgspec.json.encode(entry, enc_hook=site_state.encode_hook))
         self.pool.apply(entry)
 
     def open_epoch(self) -> None:
         """A new agent: it replays what is durable, and goes on with a fleet of its own."""
         self.epoch += 1
         old = self.fleet
-        replayed = WorkPool(s.SiteState(site="here"))
-        decoder = msgspec.json.Decoder(s.Entry, dec_hook=s.decode_hook)
+        replayed = WorkPool(site_state.SiteState(site="here"))
+        decoder = msgspec.json.Decoder(site_state.Entry, dec_hook=site_state.decode_hook)
         for line in self.entries:
             replayed.apply(decoder.decode(line))
         assert encode(replayed.state) == encode(self.pool.state)
-        snapshot = msgspec.json.Decoder(s.SiteState, dec_hook=s.decode_hook).decode(encode(replayed.state))
+        snapshot = msgspec.json.Decoder(site_state.SiteState, dec_hook=site_state.decode_hook).decode(
+            encode(replayed.state)
+        )
         self.pool = WorkPool(snapshot)
         assert self.pool.settlement.backlog.keys() == replayed.settlement.backlog.keys()
         load = {key: n for key, n in self.pool.settlement.load.items() if n}
         assert load == {key: n for key, n in replayed.settlement.load.items() if n}
-        self.apply(s.Opened(epoch=self.epoch, host="h", pid=1, at_us=0, read={}))
+        self.apply(site_state.Opened(epoch=self.epoch, host="h", pid=1, at_us=0, read={}))
         self.fleet = f"e{self.epoch}-1"
-        self.apply(s.FleetOpened(fleet=self.fleet, at_us=0))
+        self.apply(site_state.FleetOpened(fleet=self.fleet, at_us=0))
         if old:
             self.finish(old)
 
@@ -74,7 +76,7 @@ class Site:
             for number, held in job.grants.items():
                 if held.fleet == fleet and self.random.random() < 0.5:
                     self.late.append(self.record(job, number, fleet))
-        self.apply(s.FleetFinished(fleet=fleet, at_us=0))
+        self.apply(site_state.FleetFinished(fleet=fleet, at_us=0))
 
     def lease(self, job: int, first: int, count: int) -> None:
         self.order += 1
@@ -93,7 +95,7 @@ class Site:
 
     def reply(self, orders: list[api.Order]) -> None:
         self.settle()
-        self.apply(s.Replied(acked=self.acked, orders=orders, at_us=0))
+        self.apply(site_state.Replied(acked=self.acked, orders=orders, at_us=0))
 
     def settle(self) -> None:
         """The server takes reports: none may come twice."""
@@ -143,7 +145,9 @@ class Site:
                 number += 1
         if grants:
             cancels = self.pool.state.fleets[self.fleet].cancels.copy()
-            self.apply(s.Granted(fleet=self.fleet, grants=grants, cancels=cancels, ended=[], close=False))
+            self.apply(
+                site_state.Granted(fleet=self.fleet, grants=grants, cancels=cancels, ended=[], close=False)
+            )
 
     def work(self) -> None:
         """Some grants make progress; some records come twice (the merge drops those), some of dead pilots come late."""
@@ -157,9 +161,9 @@ class Site:
             records.append(self.late.pop())
         if records:
             self.random.shuffle(records)
-            self.apply(s.Read(fleet=self.fleet, offsets={}, records=records))
+            self.apply(site_state.Read(fleet=self.fleet, offsets={}, records=records))
 
-    def record(self, job: s.SiteJob, grant: int, fleet: str) -> node.Record:
+    def record(self, job: site_state.SiteJob, grant: int, fleet: str) -> node.Record:
         """What a pilot tells of the first open events of a grant."""
         held = job.grants[grant]
         first, end = next(iter(held.open))
@@ -190,8 +194,8 @@ def failed(p: str, n: int, *, grant: int, job: int, first: int, count: int, fail
     )  # fmt: skip
 
 
-def encode(state: s.SiteState) -> bytes:
-    return msgspec.json.encode(state, enc_hook=s.encode_hook)
+def encode(state: site_state.SiteState) -> bytes:
+    return msgspec.json.encode(state, enc_hook=site_state.encode_hook)
 
 
 @pytest.mark.parametrize("outputs", [False, True])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemill.errors import ProtocolError
 from tidemill.model.job import Input, JobSpec, Output
 from tidemill.site.link.screening import NUMBER_MAX, OrderLimits, Pace, Screen, room_of
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import _encoder
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api
@@ -57,16 +57,16 @@ ORDERS = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(replies=st.lists(st.lists(ORDERS, max_size=12), max_size=4), number=st.booleans())
 def test_what_passes_can_be_logged_applied_and_is_bounded(replies: list[list[Any]], number: bool) -> None:
-    pool = WorkPool(s.SiteState(site="x"))
+    pool = WorkPool(site_state.SiteState(site="x"))
     for orders in replies:
         if number:  # as an honest server would
             for n, order in enumerate(orders, pool.state.have + 1):
                 order.n = n
         room = room_of(pool.settlement, LIMITS, leases_max=LEASES_MAX, paced=8)
         deny = {"c": "denied"}.get
-        screened = Screen(pool.state, LIMITS, room, deny).look(orders)
+        screened = Screen(pool.state, LIMITS, room, deny).screen_orders(orders)
         assert screened.passed < pool.state.have + api.ORDER_JUMP_MAX  # so that nobody uses the numbers up
-        entry = s.Replied(
+        entry = site_state.Replied(
             acked=0,
             orders=screened.orders,
             at_us=0,
@@ -74,7 +74,7 @@ def test_what_passes_can_be_logged_applied_and_is_bounded(replies: list[list[Any
             passed=screened.passed,
             illegal=list(screened.illegal),
         )
-        again = msgspec.json.decode(_encoder.encode(entry), type=s.Replied)
+        again = msgspec.json.decode(_encoder.encode(entry), type=site_state.Replied)
         try:
             pool.apply(again)
         except ProtocolError as error:
@@ -87,7 +87,7 @@ def test_what_passes_can_be_logged_applied_and_is_bounded(replies: list[list[Any
         assert pool.settlement.spec_bytes <= LIMITS.specs_bytes_max + LIMITS.spec_bytes_max
         assert pool.settlement.spec_bytes == sum(job.spec_bytes for job in state.jobs.values())
         for job in state.jobs.values():
-            assert 0 < job.id < s.STEP_BASE
+            assert 0 < job.id < site_state.STEP_BASE
             assert job.owner != "c"
             assert all(0 <= first < end <= job.spec.events for first, end in job.open)
         restored = msgspec.json.decode(_encoder.encode(state), type=dict[str, Any])

@@ -65,7 +65,7 @@ def lies() -> Iterator[Lies]:
                 rucio.put(store, [name], **told)
         found = Lies(rucio, stores, folder)
         catalogue = RucioReplicas(login(found), keep_s=600)
-        for known, entry in catalogue.of([CatalogueName("lab", each) for each in FILES]).items():
+        for known, entry in catalogue.look_up([CatalogueName("lab", each) for each in FILES]).items():
             for url in entry.urls:
                 store = next(each for each, server in stores.items() if url.startswith(server.base))
                 if FILES[known.name][store]:

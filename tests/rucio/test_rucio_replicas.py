@@ -49,13 +49,13 @@ def replicas(world: RucioWorld, folder: Path, **more: str) -> RucioReplicas:
 
 
 def test_the_store_of_our_site_comes_first_by_its_own_door(world: RucioWorld, tmp_path: Path) -> None:
-    entry = replicas(world, tmp_path, site="NEAR").of([FIRST])[FIRST]
+    entry = replicas(world, tmp_path, site="NEAR").look_up([FIRST])[FIRST]
 
     assert entry.urls[0].startswith("root://lab-near.example.org:1094//store/lab/")
     assert any("lab-far" in each for each in entry.urls)
     assert entry.size_bytes == len(world.content("file.0000"))
     assert len(entry.adler32) == 8
-    far = replicas(world, tmp_path, site="FAR").of([FIRST])[FIRST]
+    far = replicas(world, tmp_path, site="FAR").look_up([FIRST])[FIRST]
     assert far.urls[0].startswith("root://lab-far.example.org:1094//store/lab/")
 
 
@@ -70,26 +70,26 @@ def test_many_files_are_asked_for_a_hundred_at_a_time_and_once(world: RucioWorld
         return asks(names)
 
     made._ask = counted  # type: ignore[method-assign]
-    assert set(made.of(names)) == set(names)
-    assert set(made.of(names)) == set(names)
+    assert set(made.look_up(names)) == set(names)
+    assert set(made.look_up(names)) == set(names)
     assert calls == [FILES_PER_CALL, FILES_PER_CALL, FILES - 2 * FILES_PER_CALL]
 
 
 def test_a_name_that_rucio_does_not_know_has_no_entry(world: RucioWorld, tmp_path: Path) -> None:
     name = CatalogueName("lab", "never.was")
 
-    assert replicas(world, tmp_path).of([name, FIRST]).keys() == {FIRST}
+    assert replicas(world, tmp_path).look_up([name, FIRST]).keys() == {FIRST}
 
 
 @pytest.mark.parametrize("name", ["only.down", "broken"])
 def test_a_file_whose_store_is_away_is_asked_for_again(world: RucioWorld, tmp_path: Path, name: str) -> None:
     made = replicas(world, tmp_path)
     wanted = CatalogueName("lab", name)
-    entry = made.of([wanted])[wanted]
+    entry = made.look_up([wanted])[wanted]
 
     assert not entry.urls
     assert "no store has it available now" in entry.why
-    made.of([FIRST])
+    made.look_up([FIRST])
     assert made._known[wanted][0] < made._known[FIRST][0]
 
 
@@ -97,7 +97,7 @@ def test_a_wrong_password_is_a_refused_credential_and_is_never_shown(
     world: RucioWorld, tmp_path: Path
 ) -> None:
     with pytest.raises(RucioError, match="401 CannotAuthenticate") as error:
-        replicas(world, tmp_path, password="wrong-secret").of([FIRST])
+        replicas(world, tmp_path, password="wrong-secret").look_up([FIRST])
 
     assert error.value.is_credential
     assert "wrong-secret" not in str(error.value) + error.value.message
@@ -105,17 +105,17 @@ def test_a_wrong_password_is_a_refused_credential_and_is_never_shown(
 
 def test_a_token_that_is_refused_is_replaced_once(world: RucioWorld, tmp_path: Path) -> None:
     made = replicas(world, tmp_path)
-    made.of([FIRST])
+    made.look_up([FIRST])
     assert made._token is not None
     made._token = made._token._replace(text="root-root-unknown-0123456789abcdef")
     only = CatalogueName("lab", "only.far")
 
-    assert made.of([only])[only].urls
+    assert made.look_up([only])[only].urls
     token = tmp_path / "jwt"
     token.write_text("not.a.token")
     token.chmod(0o600)
     with pytest.raises(RucioError, match="401") as error:
-        RucioReplicas(Rucio(url=world.url, token_file=token), keep_s=600).of([FIRST])
+        RucioReplicas(Rucio(url=world.url, token_file=token), keep_s=600).look_up([FIRST])
     assert error.value.is_credential
     assert "not.a.token" not in error.value.message
 
@@ -123,13 +123,13 @@ def test_a_token_that_is_refused_is_replaced_once(world: RucioWorld, tmp_path: P
 def test_a_token_from_a_file_is_accepted_without_a_login(world: RucioWorld, tmp_path: Path) -> None:
     """Of a person's own login: a JWT takes the same way, once Rucio's issuer has signed it."""
     made = replicas(world, tmp_path)
-    made.of([FIRST])
+    made.look_up([FIRST])
     assert made._token is not None
     path = tmp_path / "token"
     path.write_text(made._token.text)
     path.chmod(0o600)
 
-    assert RucioReplicas(Rucio(url=world.url, token_file=path), keep_s=600).of([FIRST])[FIRST].urls
+    assert RucioReplicas(Rucio(url=world.url, token_file=path), keep_s=600).look_up([FIRST])[FIRST].urls
 
 
 def test_what_the_account_may_not_do_is_a_refused_credential_and_not_tried_by_another_login(
@@ -148,7 +148,7 @@ def test_what_the_account_may_not_do_is_a_refused_credential_and_not_tried_by_an
     }
     world.ask("POST", "/accounts/guest/identities", identity)
     made = RucioReplicas(Rucio(url=world.url_of("guest"), secret_file=path), keep_s=600)
-    assert made.of([FIRST])[FIRST].urls
+    assert made.look_up([FIRST])[FIRST].urls
     token = made._token
 
     with pytest.raises(RucioError, match="401 AccessDenied") as error:
@@ -160,12 +160,12 @@ def test_what_the_account_may_not_do_is_a_refused_credential_and_not_tried_by_an
 
 def test_a_lost_database_is_waited_for_and_its_text_is_not_shown(world: RucioWorld, tmp_path: Path) -> None:
     made = replicas(world, tmp_path)
-    made.of([FIRST])
+    made.look_up([FIRST])
     other = CatalogueName("lab", "file.0001")
     world.call("dbstop")
     try:
         with pytest.raises(RucioError) as error:
-            made.of([other])
+            made.look_up([other])
     finally:
         world.call("dbstart")
 
@@ -173,8 +173,8 @@ def test_a_lost_database_is_waited_for_and_its_text_is_not_shown(world: RucioWor
     assert made._token is not None
     assert made._token.text not in error.value.message
     assert "SELECT" not in error.value.message
-    assert made.of([FIRST])[FIRST].urls, "what is known stays"
-    assert made.of([other])[other].urls
+    assert made.look_up([FIRST])[FIRST].urls, "what is known stays"
+    assert made.look_up([other])[other].urls
 
 
 def stage(world: RucioWorld, folder: Path) -> Stage:
@@ -222,7 +222,7 @@ def test_a_dataset_is_refused_after_a_hundred_of_its_files(dataset: RucioWorld, 
         stage(dataset, tmp_path).stage(1, spec, [(0, 1)], Reader(opening=Opening(opens=["root"])))
     assert not error.value.transient
     assert '`kind = "each"`' in (error.value.hint or "")
-    small = replicas(dataset, tmp_path).of([CatalogueName("lab", "small")])
+    small = replicas(dataset, tmp_path).look_up([CatalogueName("lab", "small")])
     assert not small, "it is no file, either"
 
 

@@ -11,12 +11,12 @@ from tests.worlds.batch.slurm_cluster import CORES, NODES, OTHER_USER
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, element_name
+from tidemill.harvest.account.broker_log import RegularStarted
 from tidemill.harvest.account.harm import Tracker, Yielded
-from tidemill.harvest.account.records import RegularStarted
-from tidemill.harvest.machine.pools import Terms, cut
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Situation
+from tidemill.harvest.snapshot.pools import Terms, cut
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.planning import just_ended, without_dying
@@ -72,7 +72,7 @@ class Broker:
         names = [
             name for each in decision.cancel for name in pool.situation.holdings[each.key].names[: each.count]
         ]
-        self.started += self._tracker.look(snapshot, [Yielded("e1-1", pool.situation, decision)])
+        self.started += self._tracker.on_poll(snapshot, [Yielded("e1-1", pool.situation, decision)])
         self.yielded_to |= set(decision.yields_to)
         new = [name for name in names if name not in self.canceled]
         if new:

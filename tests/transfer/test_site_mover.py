@@ -91,7 +91,9 @@ def test_a_mover_keeps_limits_tells_progress_and_goes_on_where_a_killed_one_was(
         os.utime(server.data / f"f{number}", (1_700_000_000 + number, 1_700_000_000 + number))
         name = order_id(Direction.IN, f"{url}f{number}")
         ids.append(name)
-        agent.want(MoveOrder(id=name, direction=Direction.IN, url=f"{url}f{number}", path=str(stage / name)))
+        agent.submit(
+            MoveOrder(id=name, direction=Direction.IN, url=f"{url}f{number}", path=str(stage / name))
+        )
 
     with mover(home) as first:
         # both have some of their bytes, and are far from their ends
@@ -113,7 +115,7 @@ def test_a_mover_keeps_limits_tells_progress_and_goes_on_where_a_killed_one_was(
             most = max(most, len(moves), len(parts(stage).keys() - left.keys()))
             told |= {each.bytes for each in moves}
             time.sleep(0.02)
-        outcomes = [agent.take(each) for each in ids]
+        outcomes = [agent.pop_outcome(each) for each in ids]
     assert most == 2
     assert told - {0, BYTES}, "nobody could see how far they were"
     assert not (site / "transfer" / "moving.json").exists()

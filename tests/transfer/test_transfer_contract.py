@@ -149,7 +149,7 @@ def test_a_server_killed_in_the_middle_and_restarted_costs_tries_only(server: Se
     url = server.make_large("huge", LARGE_BYTES)
     mover = server.mover(PATIENT)
     watch, begun = mover.watch(), threading.Event()
-    watch.told = lambda moved: begun.set()
+    watch.on_progress = lambda moved: begun.set()
 
     def kill() -> None:
         begun.wait(30)
@@ -173,7 +173,7 @@ def test_a_broken_attempt_is_gone_on_with_by_whoever_comes_next(server: Server, 
     url = server.make_large("huge", LARGE_BYTES)
     mover = server.mover(QUICK)
     watch = mover.watch()
-    watch.told = lambda moved: watch.canceled.set() if moved > 10_000_000 else None
+    watch.on_progress = lambda moved: watch.canceled.set() if moved > 10_000_000 else None
     with pytest.raises(TransferError, match="canceled"):
         mover.get(url, tmp_path / "in", watch)
     assert not (tmp_path / "in").exists()

@@ -309,7 +309,7 @@ def test_a_slow_server_is_waited_for_as_long_as_it_sends(https: Server, tmp_path
     mover = https.mover(msgspec.structs.replace(ONCE, stall_s=stall_s))
     told: list[int] = []
     watch = mover.watch()
-    watch.told = told.append
+    watch.on_progress = told.append
     mover.get(f"{https.base}slow/slow", tmp_path / "in", watch)
     assert (tmp_path / "in").read_bytes() == CONTENT[:size]
     assert told[-1] == size
@@ -320,7 +320,7 @@ def test_what_was_written_of_a_file_that_then_changes_goes(https: Server, tmp_pa
     source.write_bytes(CONTENT[:800_000])
     mover = https.mover(msgspec.structs.replace(SETTINGS, tries_max=5, pause_s=0.3))
     watch, begun = mover.watch(), threading.Event()
-    watch.told = lambda moved: begun.set()
+    watch.on_progress = lambda moved: begun.set()
 
     def change() -> None:
         begun.wait(30)

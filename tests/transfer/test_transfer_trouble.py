@@ -181,7 +181,7 @@ def test_a_gridftp_session_that_is_killed_costs_tries_only(
                     os.kill(pid, signal.SIGKILL)
                     killed[0] += 1
 
-    watch.told = kill
+    watch.on_progress = kill
     if way == "in":
         mover.get(url, tmp_path / "file", watch)
     else:
@@ -225,7 +225,7 @@ def test_an_upload_whose_server_hangs_when_all_of_the_file_is_read_is_a_stall(
         endpoint = through(server, "root", near)
         mover = Mover([endpoint], msgspec.structs.replace(ONCE, stall_s=4), size_max=10**9)
         watch = mover.watch()
-        watch.told = lambda moved: hung.enter_context(server.frozen()) if moved == size else None
+        watch.on_progress = lambda moved: hung.enter_context(server.frozen()) if moved == size else None
         with pytest.raises(TransferError, match=f"nothing was moved for 4 s, after {size} bytes"):
             mover.put(tmp_path / "out", endpoint.url + "hangs", watch)
 

@@ -1,4 +1,5 @@
-"""net/http.py against real sockets: what ends an exchange, bodies that wait, targets as written, kept connections."""
+"""net/http_exchange.py against real sockets: what ends an exchange, bodies that wait, targets as written, kept
+connections."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tidemill.net.http import ExchangeError, HttpExchange, HttpServer, TimeLimit
+from tidemill.net.http_exchange import ExchangeError, HttpExchange, HttpServer, TimeLimit
 
 Serve = Callable[[socket.socket], None]
 BODY = b"x" * 300_000

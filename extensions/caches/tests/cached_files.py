@@ -9,8 +9,8 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.config.caching import SiteCache
 from tidemill_caches.contents.cinfo import CacheAccess, CachedInfo, block_count, written
-from tidemill_caches.contents.listing import ScanPace
 from tidemill_caches.contents.record import write_contents
+from tidemill_caches.contents.scan import ScanPace
 from tidemill_caches.engine.directory import locked
 from tidemill_caches.engine.state import CacheState, host_name, write_state
 

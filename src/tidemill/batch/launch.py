@@ -326,15 +326,15 @@ def detect(wanted: str, *, own: str = "") -> str:
 
 def describe() -> list[str]:
     """The launchers that are here, for people: `mpiexec (Open MPI 4.1.4)`."""
-    found = [name for name in ("srun", "pbsdsh") if shutil.which(name)]
+    result = [name for name in ("srun", "pbsdsh") if shutil.which(name)]
     for name in ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi"):
         text = _version(name)
         kind = kind_of(name)
         if kind:
             shown = "MPICH" if kind == "mpich" else "Open MPI"
             match = re.search(r"Version:\s*(\S+)|\)\s+(\d[\w.]*)", text)
-            found.append(f"{name} ({shown} {next(filter(None, match.groups()), '')})" if match else name)
-    return found
+            result.append(f"{name} ({shown} {next(filter(None, match.groups()), '')})" if match else name)
+    return result
 
 
 def kind_of(name: str) -> str:

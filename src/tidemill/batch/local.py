@@ -152,7 +152,7 @@ class LocalBatchSystem:
         for name in names:
             entry = table.entries.get(name) if table else None
             if entry is not None:
-                answers[name] = self._told(entry)
+                answers[name] = self._status(entry)
             elif name in queued:
                 answers[name] = Status(answer=Answer.FOUND, state=AllocationState.QUEUED, batch_id=name)
             else:
@@ -334,7 +334,7 @@ class LocalBatchSystem:
             ours=True,
         )
 
-    def _told(self, entry: LocalAllocation) -> Status:
+    def _status(self, entry: LocalAllocation) -> Status:
         tail = ""
         if entry.state is AllocationState.FAILED:
             tail = _tail(self.output(entry.submission.name))

@@ -61,8 +61,8 @@ class LogClock:
         is_even = midnight.utcoffset() == self._placed(date + timedelta(days=1)).utcoffset()
         if len(self._days) > _DAYS_MAX:
             self._days.clear()
-        found = self._days[text] = int(midnight.timestamp()) if is_even else _UNEVEN
-        return found
+        result = self._days[text] = int(midnight.timestamp()) if is_even else _UNEVEN
+        return result
 
     def hour_of_week(self, at_s: int) -> int:
         """Hours since Monday 00:00, 0 to 167."""

@@ -53,7 +53,7 @@ class Budget:
         """Ask something. `kind` names polls that are alike: they become rarer when one of them is slow, and come back
         when it is quick again; what is asked rarely has none. Raises SiteError when it could not be asked; what was
         refused is a reply (see `refusal`)."""
-        self._take(math.ceil(self._config.calls_per_min_max * KEPT_FOR_ACTIONS))
+        self._wait_turn(math.ceil(self._config.calls_per_min_max * KEPT_FOR_ACTIONS))
         self.calls.queries += 1
         reply = self._run(command, kind=kind, stdin=b"")
         self.calls.last_s = reply.seconds
@@ -73,7 +73,7 @@ class Budget:
 
     def act(self, command: Sequence[str], *, stdin: bytes = b"") -> CommandResult:
         """Change something. Raises SiteError as `query` does; it may have been done then."""
-        self._take(0)
+        self._wait_turn(0)
         self.calls.actions += 1
         return self._run(command, kind="", stdin=stdin)
 
@@ -122,7 +122,7 @@ class Budget:
             self._factors[each] = min(factor * 2, constants.SLOWDOWN_MAX) if slow else max(factor / 2, 1.0)
         self.calls.interval_factor = max(self._factors.values(), default=1.0)
 
-    def _take(self, kept: int) -> None:
+    def _wait_turn(self, kept: int) -> None:
         """Wait for our turn. Raises SiteError when that would take too long."""
         most = float(self._config.calls_per_min_max)
         now_s = clock.monotonic_s()

@@ -1,7 +1,7 @@
 """The shell script of an allocation on batch systems that report little about its end: the script records the end.
 
 It sends TERM to the command before the limit, USR1 earlier where wanted, and turns the signal by which the batch system
-ends a job into TERM. When the command has ended, one line in a small file says how (see `batch/records.py`): many
+ends a job into TERM. When the command has ended, one line in a small file says how (see `batch/submissions.py`): many
 sites keep no history of jobs, or one that ordinary users may not read.
 """
 

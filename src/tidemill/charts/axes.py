@@ -51,19 +51,19 @@ def ticks_of(axis: Axis) -> list[Tick]:
         return _log_ticks(axis)
     step = nice_step((axis.high - axis.low) / TICKS)
     minor = step / (4 if f"{step:.0e}".startswith("2") else 5)
-    found = []
+    result = []
     first = math.ceil(axis.low / minor - 1e-9)
     for k in range(first, math.floor(axis.high / minor + 1e-9) + 1):
         value = k * minor
         is_major = abs(value / step - round(value / step)) < 1e-6
-        found.append(Tick(value, _text(value, step, is_share=axis.is_share) if is_major else "", is_major))
-    return found
+        result.append(Tick(value, _text(value, step, is_share=axis.is_share) if is_major else "", is_major))
+    return result
 
 
 def _log_ticks(axis: Axis) -> list[Tick]:
     low, high = math.floor(math.log10(axis.low) + 1e-9), math.ceil(math.log10(axis.high) - 1e-9)
     every = max(1, math.ceil((high - low) / 7))
-    found = []
+    result = []
     for power in range(low, high + 1):
         for digit in range(1, 10):
             value = digit * 10.0**power
@@ -71,17 +71,17 @@ def _log_ticks(axis: Axis) -> list[Tick]:
                 is_major = digit == 1
                 text = power_text(power) if is_major and (power - low) % every == 0 else ""
                 if is_major or every == 1:
-                    found.append(Tick(value, text, is_major))
+                    result.append(Tick(value, text, is_major))
     span = math.log10(axis.high / axis.low)
     if span < 2.2:  # few powers of ten: others get numbers, too
         told = (1, 2, 3, 4, 5, 6, 8) if span < 0.7 else (1, 2, 3, 5) if span < 1.3 else (1, 2, 5)
-        found = [
+        result = [
             Tick(t.value,
             f"{t.value:g}" if round(t.value / 10.0 ** math.floor(math.log10(t.value) + 1e-9)) in told else "",
                  t.is_major)
-            for t in found
+            for t in result
         ]  # fmt: skip
-    return found
+    return result
 
 
 def power_text(power: int) -> str:

@@ -83,13 +83,13 @@ def layers(
 
 def ticks(place: Frame, *, across: Sequence[str], up: Sequence[str]) -> list[str]:
     """Five texts below a frame, and five to its left, the lowest first."""
-    found = []
+    result = []
     for k in range(5):
         y, x = place.below - place.high * k / 4, place.left + place.wide * k / 4
         anchor = "start" if k == 0 else "end" if k == 4 else "middle"
-        found.append(label(place.left - 8, y + 4, up[k], kind="tick", anchor="end"))
-        found.append(label(x, place.below + 20, across[k], kind="tick", anchor=anchor))
-    return found
+        result.append(label(place.left - 8, y + 4, up[k], kind="tick", anchor="end"))
+        result.append(label(x, place.below + 20, across[k], kind="tick", anchor=anchor))
+    return result
 
 
 def nice_ceiling(value: float) -> float:

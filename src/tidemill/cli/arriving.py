@@ -40,8 +40,8 @@ class ArrivalNotice:
             return
         self._next_s = now_s + LOOK_S
         if not self._jobs:
-            found = self._client.jobs(campaign=row.reference, limit=JOBS_ASKED + 1)
-            self._jobs = [each.id for each in found]
+            rows = self._client.jobs(campaign=row.reference, limit=JOBS_ASKED + 1)
+            self._jobs = [each.id for each in rows]
         self._is_over = len(self._jobs) > JOBS_ASKED
         details = [] if self._is_over else [self._client.job(each) for each in self._jobs]
         lines = [line for each in details for line in outputs_lines(each)]
@@ -78,10 +78,10 @@ def known_outputs(spec: JobSpec) -> list[Output]:
     """The outputs that a specification names, kept stdout included."""
     from tidemill.model.job import Output
 
-    found = list(spec.outputs or [])
-    if spec.keep_stdout and not any(each.name == "stdout" for each in found):
-        found.append(Output(name="stdout", path="stdout"))
-    return found
+    result = list(spec.outputs or [])
+    if spec.keep_stdout and not any(each.name == "stdout" for each in result):
+        result.append(Output(name="stdout", path="stdout"))
+    return result
 
 
 def arrived_text(row: OutputRow, events: int, before: Sequence[OutputRow] = ()) -> str:
@@ -99,7 +99,7 @@ def arrived_text(row: OutputRow, events: int, before: Sequence[OutputRow] = ()) 
     return f"{count} of {count_text(events)} events in {local_path(row)} ({size})"
 
 
-def still_kept(kept: Iterable[KeptOutputs], found: Sequence[JobOutput]) -> list[KeptOutputs]:
+def still_kept(kept: Iterable[KeptOutputs], outputs: Sequence[JobOutput]) -> list[KeptOutputs]:
     """What is done and not delivered, without the events of which files have arrived. Pure."""
     from msgspec.structs import replace
 
@@ -109,7 +109,7 @@ def still_kept(kept: Iterable[KeptOutputs], found: Sequence[JobOutput]) -> list[
     rest = []
     for one in kept:
         left = listed_events(one.events)
-        for each in found:
+        for each in outputs:
             if each.job == one.job and is_arriving(each.output):
                 left.remove_all(listed_events(each.output.events))
         if left:

@@ -70,8 +70,8 @@ def _finished(words: list[str]) -> int:
         discard_stdout()
         return EXIT_DONE
     except StdoutError as error:  # JSON cannot be written, either
-        _tell(error.told, as_json=False)
-        return error.told.exit_code
+        _report_error(error.error, as_json=False)
+        return error.error.exit_code
     return code
 
 
@@ -97,12 +97,12 @@ def _ended(words: list[str]) -> int:
     except (BrokenPipeError, StdoutError):
         raise
     except TidemillError as error:
-        _tell(error, as_json=wants_json(words))
+        _report_error(error, as_json=wants_json(words))
         return error.exit_code
     except UnicodeEncodeError as error:
         if is_utf8(error.object):
             return _bug(error, as_json=wants_json(words))
-        _tell(_not_utf8(error), as_json=wants_json(words))
+        _report_error(_not_utf8(error), as_json=wants_json(words))
         return EXIT_USAGE
     except KeyboardInterrupt:
         say("")
@@ -112,7 +112,7 @@ def _ended(words: list[str]) -> int:
         return exit_.code if isinstance(exit_.code, int) else EXIT_DONE
     except Exception as error:  # noqa: BLE001 -- the top of the program: reported as a bug
         if isinstance(error, FileNotFoundError) and _is_nowhere():
-            _tell(_NOWHERE, as_json=wants_json(words))
+            _report_error(_NOWHERE, as_json=wants_json(words))
             return EXIT_USAGE
         return _bug(error, as_json=wants_json(words))
 
@@ -272,7 +272,7 @@ def _show_version(*, as_json: bool, is_verbose: bool = False) -> None:
     )
 
 
-def _tell(error: TidemillError, *, as_json: bool) -> None:
+def _report_error(error: TidemillError, *, as_json: bool) -> None:
     if as_json:
         _show_error(type(error).__name__, error.message, error.hint, error.exit_code)
         return

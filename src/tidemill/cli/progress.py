@@ -34,8 +34,8 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
         self._started_s = clock.monotonic_s()
-        self._told_s = self._started_s
-        self._told: tuple[int, int] | None = None
+        self._printed_s = self._started_s
+        self._printed: tuple[int, int] | None = None
 
     def __enter__(self) -> Self:
         if not self._quiet and stderr_is_terminal():
@@ -56,16 +56,16 @@ class Progress:
             total = row.events - row.events_canceled
             self._bar.update(self._task, completed=settled, total=total, failed=self._others(row, ""))
         elif not self._quiet:
-            self._tell(row, settled)
+            self._print_line(row, settled)
 
-    def _tell(self, row: CampaignRow, settled: int) -> None:
+    def _print_line(self, row: CampaignRow, settled: int) -> None:
         now = clock.monotonic_s()
         total = row.events - row.events_canceled
-        is_news = self._told != (settled, total) and (settled > 0 or self._told is not None)
+        is_news = self._printed != (settled, total) and (settled > 0 or self._printed is not None)
         ended = settled >= total and is_news
-        if now - self._told_s < (LINE_S if is_news else STILL_S) and not ended:
+        if now - self._printed_s < (LINE_S if is_news else STILL_S) and not ended:
             return
-        self._told_s, self._told = now, (settled, total)
+        self._printed_s, self._printed = now, (settled, total)
         done = percent_text(ratio(settled, total))
         others = self._others(row, ", ")
         say(f"{self._what}: {count_text(settled)} of {count_text(total)} events ended ({done}){others},"
@@ -87,7 +87,7 @@ class WaitingNotice:
         self._cause = cause
         self._settled = 0
         self._next_s = clock.monotonic_s() + PATIENCE_S
-        self._told: str | None = None
+        self._printed: str | None = None
         self._told_s = 0.0
 
     def __call__(self, row: CampaignRow) -> None:
@@ -102,9 +102,9 @@ class WaitingNotice:
         cause = self._cause(row)
         kind = None if cause is None else _PASSING.sub("N", cause)
         if kind is None:
-            self._told = None
-        elif kind != self._told or now - self._told_s >= STILL_S:
-            self._told, self._told_s = kind, now
+            self._printed = None
+        elif kind != self._printed or now - self._told_s >= STILL_S:
+            self._printed, self._told_s = kind, now
             say(str(cause))
 
 
@@ -140,7 +140,7 @@ class WaitingCause:
         return None
 
     def _allocations(self, site: str | None) -> list[AllocationRow]:
-        from tidemill.wire.http import NotAllowedError
+        from tidemill.wire.server_connection import NotAllowedError
 
         try:
             return self._client.allocations(site=site, limit=1) if self._sees_allocations else []

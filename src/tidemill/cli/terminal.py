@@ -34,8 +34,8 @@ class StdoutError(Exception):
         if campaign:
             print_again = f"`tidemill attach {campaign}` prints how it ends"
             hint = f"{hint}; {print_again}" if hint else print_again
-        self.told = SiteError(f"failed to write to stdout: {cause.strerror}", hint=hint, transient=False)
-        super().__init__(self.told.message)
+        self.error = SiteError(f"failed to write to stdout: {cause.strerror}", hint=hint, transient=False)
+        super().__init__(self.error.message)
 
 
 def prepare_streams(encoding: str | None = None) -> None:

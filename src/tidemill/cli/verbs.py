@@ -26,7 +26,7 @@ CORE: Groups = {
     },
     "jobs": {
         "submit": ("jobs.submit", "submit a job file, or one job of an application"),
-        "jobs": ("jobs.listing", "list jobs"),
+        "jobs": ("jobs.jobs", "list jobs"),
         "wait": (
             "jobs.wait",
             "wait until jobs or campaigns have ended; exits with 0 if all went well, 1 if not, 3 at a timeout",

@@ -62,8 +62,8 @@ from tidemill.wire.api import (
 from tidemill.wire.core_hours import AllocationUse, CoreHoursPage, PlacementRow
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.hospital import DowntimeList, WardRow
-from tidemill.wire.http import BusyError, Connection, NotFoundError
 from tidemill.wire.monitoring import SampleReply
+from tidemill.wire.server_connection import BusyError, Connection, NotFoundError
 
 T = TypeVar("T")
 SILENT_TRIES = 3  #: failed calls in a row, about a second: a server that starts again needs less
@@ -735,11 +735,11 @@ def check_places(directory: str | None, outputs: Mapping[str, str | None] | None
             )
 
 
-def submitted(asked: Sequence[SubmitRequest], send: Callable[[SubmitRequest], SubmitReply]) -> Submission:
+def submitted(requests: Sequence[SubmitRequest], send: Callable[[SubmitRequest], SubmitReply]) -> Submission:
     """What the server makes of all pages of a submission."""
-    replies = [send(each) for each in asked]
+    replies = [send(each) for each in requests]
     return Submission(
-        campaign=asked[0].campaign,
+        campaign=requests[0].campaign,
         owner=replies[0].owner,
         jobs=[job for reply in replies for job in range(reply.first_job, reply.first_job + reply.count)],
         repeated=any(reply.repeated for reply in replies),

@@ -22,14 +22,14 @@ QUOTED_MAX = 200  #: characters of what is wrong with a list
 def listed_events(text: str) -> IntervalSet:
     """Events as a server names them, such as `0-9,12`. Raises ProtocolError for any other text. Pure."""
     try:
-        found = IntervalSet.parse(text)
-        len(found)
+        result = IntervalSet.parse(text)
+        len(result)
     except (ValueError, OverflowError) as error:  # no set, or one that cannot be counted
         raise ProtocolError(
             f"the server's answer has events that cannot be read: {str(error)[:QUOTED_MAX]}",
             hint="are server and client of the same version?",
         ) from error
-    return found
+    return result
 
 
 def shown(events: IntervalSet) -> str:

@@ -377,7 +377,7 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
             transient=False,
         ) from error
     events = listed_events(output.events) if output.events else None
-    found = [
+    result = [
         DirectoryFile(
             name=each.file, size_bytes=each.size_bytes, sha256=each.sha256,
             first=each.members[0].first, count=each.members[0].count,
@@ -386,24 +386,26 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
         if each.output == output.name and each.members
     ]  # fmt: skip
     # a name is part of a path here and where it is copied to, and others may write into the directory
-    is_plain = all(each.name not in ("", ".", "..") and "/" not in each.name for each in found)
+    is_plain = all(each.name not in ("", ".", "..") and "/" not in each.name for each in result)
     if (
         is_arriving(output) and is_plain
     ):  # the manifest lists files before they appear, and more of them by now
         early = {each.file for each in manifest.files if each.delivery == _ARRIVED}
-        found = [
+        result = [
             each
-            for each in found
+            for each in result
             if (
                 each.name in early
                 or (events is not None and events.touches(each.first, each.first + each.count))
             )
             and (folder / each.name).is_file()
         ]
-        return sorted(found, key=lambda each: each.first)
-    found = [each for each in found if events is None or events.touches(each.first, each.first + each.count)]
-    found.sort(key=lambda each: each.first)
-    listed = "".join(f"{each.sha256}  {each.name}\n" for each in found)
+        return sorted(result, key=lambda each: each.first)
+    result = [
+        each for each in result if events is None or events.touches(each.first, each.first + each.count)
+    ]
+    result.sort(key=lambda each: each.first)
+    listed = "".join(f"{each.sha256}  {each.name}\n" for each in result)
     digest = hashlib.sha256(listed.encode()).hexdigest()
     if digest != output.sha256 or not is_plain:
         raise SiteError(
@@ -411,7 +413,7 @@ def files_of(job: int, output: OutputRow) -> list[DirectoryFile]:
             hint="the file was changed or damaged after its delivery",
             transient=False,
         )
-    return found
+    return result
 
 
 def copy_output(output: OutputRow, target: Path) -> Path:

@@ -107,12 +107,12 @@ def convert(data: dict[str, Any], record: type[T], *, source: Path) -> T:
     whole = extended(record)
     reader = _Reader(source, whole)
     try:
-        found = reader.table(data, whole, "")
+        result = reader.table(data, whole, "")
     except _NotedError:
         raise reader.together() from None
     if reader.errors:
         raise reader.together()
-    return found
+    return result
 
 
 def parse_size(text: str) -> int:

@@ -111,9 +111,9 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.directory if self.memory is None else None
 
     def _parts(self) -> re.Match[str]:
-        found = re.fullmatch(_ADDRESS, self.url)
-        assert found is not None  # `__post_init__` has checked it
-        return found
+        match = re.fullmatch(_ADDRESS, self.url)
+        assert match is not None  # `__post_init__` has checked it
+        return match
 
 
 def _shown(url: str) -> str:

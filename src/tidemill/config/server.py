@@ -71,5 +71,5 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def read_config(path: Path) -> ServerConfig:
     """What `server.toml` says, and where the server lives if it does not say. Raises ConfigError."""
-    found = config_files.load(path, ServerConfig)
-    return found if found.dir is not None else msgspec.structs.replace(found, dir=path.absolute().parent)
+    config = config_files.load(path, ServerConfig)
+    return config if config.dir is not None else msgspec.structs.replace(config, dir=path.absolute().parent)

@@ -273,9 +273,9 @@ def cause_of(evidence: Evidence) -> str:
     # an event's may be the same.
     kept = {str(each) for each in (evidence.exit_status, evidence.signal) if each is not None}
 
-    def without(found: re.Match[str]) -> str:
-        is_ending = found[0] in kept and _ENDING.search(found.string, 0, found.start())
-        return found[0] if is_ending else _masked(found)
+    def without(match: re.Match[str]) -> str:
+        is_ending = match[0] in kept and _ENDING.search(match.string, 0, match.start())
+        return match[0] if is_ending else _masked(match)
 
     message = _NUMBER.sub(without, evidence.message.strip().partition(FOUND)[0])
     lines = evidence.stderr_tail.strip().splitlines()
@@ -283,8 +283,8 @@ def cause_of(evidence: Evidence) -> str:
     return message if not last or last in message else f"{message}: {last}"
 
 
-def _masked(found: re.Match[str]) -> str:
-    return "sha256:..." if found["digest"] else "N"
+def _masked(match: re.Match[str]) -> str:
+    return "sha256:..." if match["digest"] else "N"
 
 
 def fault_of(evidence: Evidence) -> FaultKind:

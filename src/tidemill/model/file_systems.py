@@ -32,7 +32,7 @@ def file_system(path: Path, mountinfo: str | None = None) -> str:
     """
     real = path.resolve()
     text = MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape") if mountinfo is None else mountinfo
-    best, found = -1, ""
+    best, result = -1, ""
     for line in text.splitlines():
         left, dash, right = line.partition(" - ")
         fields = left.split(" ")
@@ -40,8 +40,8 @@ def file_system(path: Path, mountinfo: str | None = None) -> str:
             continue
         point = Path(_unescape(fields[4]))
         if real.is_relative_to(point) and len(point.parts) >= best:
-            best, found = len(point.parts), right.split(" ", 1)[0]
-    return found
+            best, result = len(point.parts), right.split(" ", 1)[0]
+    return result
 
 
 def _unescape(text: str) -> str:

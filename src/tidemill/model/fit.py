@@ -40,24 +40,24 @@ class SlotDefault(NamedTuple):
     memory_mb: int = DEFAULT_MEMORY_MB
 
 
-def is_fit(asked: SlotNeed, slot: LargestSlot) -> bool:
+def is_fit(need: SlotNeed, slot: LargestSlot) -> bool:
     """Whether the slot has all that is asked for."""
     return (
-        asked.cores <= slot.cores
-        and asked.memory_mb <= slot.memory_mb
-        and all(slot.devices.get(kind, 0) >= number for kind, number in asked.devices.items())
+        need.cores <= slot.cores
+        and need.memory_mb <= slot.memory_mb
+        and all(slot.devices.get(kind, 0) >= number for kind, number in need.devices.items())
     )
 
 
-def nearest(asked: SlotNeed, slots: Iterable[LargestSlot]) -> tuple[LargestSlot, SlotNeed] | None:
+def nearest(need: SlotNeed, slots: Iterable[LargestSlot]) -> tuple[LargestSlot, SlotNeed] | None:
     """The site where the least of what is asked has to be given up, and the most that fits there; None of no site."""
     best: tuple[float, str, LargestSlot, SlotNeed] | None = None
     for slot in slots:
-        devices = {kind: min(number, slot.devices.get(kind, 0)) for kind, number in asked.devices.items()}
-        fitting = SlotNeed(min(asked.cores, slot.cores), min(asked.memory_mb, slot.memory_mb), devices)
-        lost = 1 - fitting.cores / max(1, asked.cores)
-        lost += 1 - fitting.memory_mb / asked.memory_mb if asked.memory_mb else 0.0
-        lost += sum(1 - devices[kind] / number for kind, number in asked.devices.items() if number)
+        devices = {kind: min(number, slot.devices.get(kind, 0)) for kind, number in need.devices.items()}
+        fitting = SlotNeed(min(need.cores, slot.cores), min(need.memory_mb, slot.memory_mb), devices)
+        lost = 1 - fitting.cores / max(1, need.cores)
+        lost += 1 - fitting.memory_mb / need.memory_mb if need.memory_mb else 0.0
+        lost += sum(1 - devices[kind] / number for kind, number in need.devices.items() if number)
         if best is None or (lost, slot.site) < best[:2]:
             best = (lost, slot.site, slot, fitting)
     return None if best is None else best[2:]
@@ -74,20 +74,20 @@ def misfit_of(
     if spec.resources.width is not None:
         return _too_wide(spec, own)
     usual = default or SlotDefault()
-    asked = SlotNeed(
+    need = SlotNeed(
         spec.resources.cores or usual.cores,
         spec.resources.largest.memory_mb or usual.memory_mb,
         {kind: number for kind, number in (spec.resources.devices or {}).items() if number},
     )
-    near = nearest(asked, own)
-    if near is None or any(is_fit(asked, slot) for slot in own):
+    near = nearest(need, own)
+    if near is None or any(is_fit(need, slot) for slot in own):
         return None
     slot, amount = near
     what = "the site" if spec.site is not None else "any site"
     return (
-        f"no slot of {what} has {amount_text(asked)}",
+        f"no slot of {what} has {amount_text(need)}",
         f"the most that fits is {amount_text(amount)} at site `{slot.site}`: "
-        + (keys_text if as_keys else options_text)(amount, asked),
+        + (keys_text if as_keys else options_text)(amount, need),
     )
 
 
@@ -118,20 +118,20 @@ def amount_text(amount: SlotNeed) -> str:
     return ", ".join(words)
 
 
-def options_text(amount: SlotNeed, asked: SlotNeed) -> str:
+def options_text(amount: SlotNeed, need: SlotNeed) -> str:
     """The options that ask for less, where it is less: `--cores 2 --gpus 0`."""
-    words = [f"--cores {amount.cores}"] if amount.cores < asked.cores else []
-    words += [f"--memory {amount.memory_mb}MB"] if amount.memory_mb < asked.memory_mb else []
+    words = [f"--cores {amount.cores}"] if amount.cores < need.cores else []
+    words += [f"--memory {amount.memory_mb}MB"] if amount.memory_mb < need.memory_mb else []
     for kind, number in amount.devices.items():
-        if number < asked.devices[kind]:
+        if number < need.devices[kind]:
             words.append(f"--gpus {number}" if kind.startswith("gpu") else f"{number} {kind}")
     return " ".join(words)
 
 
-def keys_text(amount: SlotNeed, asked: SlotNeed) -> str:
+def keys_text(amount: SlotNeed, need: SlotNeed) -> str:
     """An amount as keys of `resources` in a job file: `cores = 2, devices = {gpu = 0}`."""
-    words = [f"cores = {amount.cores}"] if amount.cores < asked.cores else []
-    words += [f"memory_mb = {amount.memory_mb}"] if amount.memory_mb < asked.memory_mb else []
-    fewer = any(number < asked.devices[kind] for kind, number in amount.devices.items())
+    words = [f"cores = {amount.cores}"] if amount.cores < need.cores else []
+    words += [f"memory_mb = {amount.memory_mb}"] if amount.memory_mb < need.memory_mb else []
+    fewer = any(number < need.devices[kind] for kind, number in amount.devices.items())
     devices = ", ".join(f"{kind} = {number}" for kind, number in amount.devices.items())
     return ", ".join([*words, f"devices = {{{devices}}}"] if fewer else words)

@@ -70,7 +70,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     credential: str = ""  #: serial number of the certificate or `jti` of the token: what a revocation names
 
     @property
-    def is_everybody(self) -> bool:
+    def is_local_admin(self) -> bool:
         """Whether this is the server's own user, who is all three roles."""
         return self.via in (Via.SOCKET, Via.SECRET)
 
@@ -133,7 +133,7 @@ SCOPES: dict[Act, str] = {
 
 def reach(identity: Identity, act: Act) -> Reach:
     """How far an identity's right to an act goes."""
-    if identity.is_everybody:
+    if identity.is_local_admin:
         return Reach.ALL
     if identity.via is Via.TOKEN:
         wanted = SCOPES.get(act)
@@ -158,7 +158,7 @@ def may(identity: Identity, act: Act, *, owner: str | None = None, site: str | N
     thing = site if identity.role is Role.SITE else owner
     if allowed is Reach.OWN and thing is not None and thing != identity.name:
         return AccessDecision(False, f"{who} may not {_WORDS[act]}: it is another's")
-    return AccessDecision(True, "everything" if identity.is_everybody else f"{identity.role}, {allowed}")
+    return AccessDecision(True, "everything" if identity.is_local_admin else f"{identity.role}, {allowed}")
 
 
 def own_name(identity: Identity, act: Act) -> str | None:

@@ -9,9 +9,9 @@ NODES_MAX = 100_000
 RANKS_MAX = 10_000_000
 
 
-def check_asked(asked: Resources) -> str | None:
+def check_asked(resources: Resources) -> str | None:
     """What is wrong with the figures themselves, at any site; None = nothing."""
-    width = asked.width
+    width = resources.width
     if width is None:
         return None
     for key, number, limit in (("nodes", width.nodes, NODES_MAX), ("ranks", width.ranks, RANKS_MAX)):

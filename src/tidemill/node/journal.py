@@ -131,12 +131,12 @@ class Merge:
         self, seen: dict[str, IntervalSet] | None = None, ended: dict[str, int] | None = None
     ) -> None:
         """`seen`: numbers of each pilot's records that have come; `ended`: pilot -> number of its Ended record. The
-        caller's own, which grow with each `take`: they are kept nowhere else."""
+        caller's own, which grow with each `deduplicate`: they are kept nowhere else."""
         self._seen = {} if seen is None else seen
         self._last = {pilot: _last(numbers) for pilot, numbers in self._seen.items()}
         self._ended = {} if ended is None else ended
 
-    def take(self, records: Iterable[Record]) -> list[Record]:
+    def deduplicate(self, records: Iterable[Record]) -> list[Record]:
         """The records that are new, those of one pilot in ascending order of their numbers."""
         new: list[Record] = []
         in_order = True
@@ -226,7 +226,7 @@ class FleetJournal:
         if self._failed is not None and not found:
             failed, self._failed = self._failed, None
             raise failed
-        return self._merge.take(found)
+        return self._merge.deduplicate(found)
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -268,7 +268,7 @@ class FleetJournal:
             name for name, tail, at in zip(names, tails, before, strict=True) if tail.offset != at
         )
         self._retired.update(name.removesuffix(".log") for name in names)
-        return self._merge.take(found)
+        return self._merge.deduplicate(found)
 
     def _is_over(self, name: str) -> bool:
         pilot = name.removesuffix(".log")

@@ -70,12 +70,12 @@ class CacheEngine(NamedTuple):
 
 def engine() -> CacheEngine:
     """What runs the site's caches. Raises ConfigError: the extension is missing, or at fault."""
-    found = extensions.find(extensions.CACHES, NAME)
-    if not isinstance(found, CacheEngine):
+    result = extensions.find(extensions.CACHES, NAME)
+    if not isinstance(result, CacheEngine):
         raise ConfigError(
             f"`{NAME}` of `{extensions.CACHES}` is not a `CacheEngine`: this site cannot run a cache"
         )
-    return found
+    return result
 
 
 def check_engine(caches: Iterable[SiteCache]) -> None:

@@ -76,8 +76,8 @@ def note_part(apps: dict[str, AppReads], app: str, sample: ReadSample) -> None:
     """Add how much of a file a payload has read."""
     if not _is_sound(sample):
         return
-    known = _app(apps, app, sample.owner)
-    known.parts = _with(known.parts, sample)
+    reads = _app(apps, app, sample.owner)
+    reads.parts = _with(reads.parts, sample)
 
 
 def note_wait(apps: dict[str, AppReads], app: str, key: str, sample: ReadSample) -> None:
@@ -91,11 +91,11 @@ def note_wait(apps: dict[str, AppReads], app: str, key: str, sample: ReadSample)
     waits[key] = _with(samples, sample)
 
 
-def learned(known: AppReads | None, size_bytes: int | None, now_us: int, owner: str = "") -> LearnedReads:
+def learned(reads: AppReads | None, size_bytes: int | None, now_us: int, owner: str = "") -> LearnedReads:
     """What was learned for a file of this size that a payload of this owner reads."""
-    if known is None:
+    if reads is None:
         return LearnedReads()
-    parts = [each for each in known.parts if _is_fresh(each, now_us)]
+    parts = [each for each in reads.parts if _is_fresh(each, now_us)]
     sized = [
         msgspec.structs.replace(each, value=min(1.0, each.value / each.size_bytes))
         for each in parts
@@ -103,7 +103,7 @@ def learned(known: AppReads | None, size_bytes: int | None, now_us: int, owner: 
     ]
     fraction = _median(sized, owner) if size_bytes is not None else None
     waits = {}
-    for key, samples in known.waits.items():
+    for key, samples in reads.waits.items():
         alike = [e for e in samples if _is_fresh(e, now_us) and _is_alike(e.size_bytes, size_bytes)]
         found = _median(alike, owner)
         if found is not None:
@@ -115,16 +115,16 @@ def learned(known: AppReads | None, size_bytes: int | None, now_us: int, owner: 
 
 def _app(apps: dict[str, AppReads], app: str, owner: str) -> AppReads:
     """The entry of an application, as the newest."""
-    known = apps.pop(app, None)
-    if known is None:
+    reads = apps.pop(app, None)
+    if reads is None:
         _make_room(apps, APPS_MAX, _teachers, owner)
-        known = AppReads()
-    apps[app] = known
-    return known
+        reads = AppReads()
+    apps[app] = reads
+    return reads
 
 
-def _teachers(known: AppReads) -> set[str]:
-    return _owners_of(known.parts).union(*map(_owners_of, known.waits.values()))
+def _teachers(reads: AppReads) -> set[str]:
+    return _owners_of(reads.parts).union(*map(_owners_of, reads.waits.values()))
 
 
 def _owners_of(samples: Sequence[ReadSample]) -> set[str]:

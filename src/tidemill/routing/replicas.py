@@ -37,7 +37,7 @@ class ReplicaLists:
         ] = {}  #: the text before `*` -> its lines; texts, so that a million take little
         self._next_look_s = 0.0
 
-    def of(self, url: str) -> list[str]:
+    def copies(self, url: str) -> list[str]:
         """URLs of copies of this file, in the list's order. Raises ConfigError for a malformed list."""
         with self._lock:
             now_s = clock.monotonic_s()

@@ -34,7 +34,7 @@ from tidemill.config.caching import Rucio
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.model.far import OPENED, CatalogueName
 from tidemill.model.number import canonical_checksum
-from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer, TimeLimit
+from tidemill.net.http_exchange import ExchangeError, HttpAnswer, HttpServer, TimeLimit
 from tidemill.routing import constants
 from tidemill.wire.credentials import read_login, read_secret
 
@@ -128,23 +128,23 @@ class RucioReplicas:
         self._token: _Token | None = None
         self._known: dict[CatalogueName, tuple[float, CatalogueEntry]] = {}
 
-    def of(self, names: Sequence[CatalogueName]) -> dict[CatalogueName, CatalogueEntry]:
+    def look_up(self, names: Sequence[CatalogueName]) -> dict[CatalogueName, CatalogueEntry]:
         """The files of these names that Rucio knows. Raises RucioError."""
         now_s = clock.monotonic_s()
         with self._lock:
             known = {name: self._known[name] for name in names if name in self._known}
-        found = {name: entry for name, (until_s, entry) in known.items() if until_s > now_s}
-        missing = list(dict.fromkeys(each for each in names if each not in found))
+        result = {name: entry for name, (until_s, entry) in known.items() if until_s > now_s}
+        missing = list(dict.fromkeys(each for each in names if each not in result))
         for at in range(0, len(missing), FILES_PER_CALL):
             new = self._ask(missing[at : at + FILES_PER_CALL])
-            found |= new
+            result |= new
             with self._lock:
                 for name, entry in new.items():
                     while len(self._known) >= KEPT_MAX:
                         del self._known[next(iter(self._known))]
                     keep_s = min(self._keep_s, AGAIN_S) if entry.is_partial else self._keep_s
                     self._known[name] = (clock.monotonic_s() + keep_s, entry)
-        return found
+        return result
 
     def _ask(self, names: list[CatalogueName]) -> dict[CatalogueName, CatalogueEntry]:
         lines = self._listed(names, with_schemes=True)

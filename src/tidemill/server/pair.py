@@ -110,7 +110,7 @@ class PairedRole:
         self._session = cast("PairedSession", dispatcher.writer.session)
         self._dispatcher, self._parts, self._audit = dispatcher, parts, audit
         self._ending = threading.Event()
-        self._said = ""
+        self._last_error = ""
         self._holder = ""  #: the session that was last named as the active server
         self._threads = [
             threading.Thread(target=self._run, name="pair", daemon=True),
@@ -142,9 +142,9 @@ class PairedRole:
                 if not self._session.may_write:
                     self._stand_by()
             except (SiteError, ConfigError) as error:
-                if error.message != self._said:
+                if error.message != self._last_error:
                     _LOG.warning("pair.waits", reason=error.message, hint=error.hint)
-                self._said = error.message
+                self._last_error = error.message
                 if self._session.may_write:  # what only the active server does could not be started here
                     pause_s = AGAIN_S
                 self._fall_back()
@@ -157,7 +157,7 @@ class PairedRole:
     def _wait_or_take(self) -> None:
         self._stand_by()
         began_s = clock.monotonic_s()
-        if not self._session.take():
+        if not self._session.become_active():
             for each in tuple(self._dispatcher.writer.listeners):
                 each()  # feeds and live pages: the other server may have committed
             self._explain()
@@ -166,7 +166,7 @@ class PairedRole:
         self._dispatcher.site_watch.restart()
         self._parts.start()
         self._audit.take_over(self._session.term)
-        self._said = ""
+        self._last_error = ""
         _LOG.warning(
             "server.active", term=self._session.term, seconds=round(clock.monotonic_s() - began_s, 3)
         )

@@ -21,11 +21,11 @@ from tidemill.site.fleet.workload import Demand
 from tidemill.site.link.exchange import Exchange
 from tidemill.site.nodes.capacity import CapacityMeter
 from tidemill.site.nodes.harvesting import Harvesting
-from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.nodes.site_machine import SiteMachine
 from tidemill.site.nodes.unended import note_unended, unended
 from tidemill.site.staff.denials import Denials
 from tidemill.site.staff.stopping import StopControl
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.watch.board import StatusBoard
 from tidemill.site.watch.cache_views import SiteCaches
@@ -60,9 +60,9 @@ class Agent:
         """Do what is due; whether something happened or is under way that calls for the next tick soon."""
         self.site.epoch.check()
         self.site.epoch.beat()
-        changed = self.exchange.take()
+        changed = self.exchange.apply_reply()
         changed |= self.fleets.forget(self.exchange.intake.deny())
-        changed |= self.fleets.read(self._heard)
+        changed |= self.fleets.read(self._on_records)
         changed |= self.harvesting.poll(self._demand())
         changed |= self.stop.step(self.harvesting.book.held, doubt=self.harvesting.doubts.last())
         contested = self.exchange.sync.contested
@@ -75,7 +75,7 @@ class Agent:
         changed |= self.harvesting.step(self._demand(), contested=contested)
         self.views.sample()
         self.node_samples.step(now_s=clock.monotonic_s(), now_us=clock.now_us())
-        changed |= self.fleets.tend(self._heard)
+        changed |= self.fleets.tend(self._on_records)
         self.site.log.commit()
         self._sync()
         self._clean()
@@ -85,24 +85,24 @@ class Agent:
     def _demand(self) -> Demand:
         return self.harvesting.demand(more=self.exchange.sync.more)
 
-    def _heard(self, fleet: str, entry: s.Read) -> None:
+    def _on_records(self, fleet: str, entry: site_state.Read) -> None:
         """What the parts make of new records, besides the pool of work."""
-        self.harvesting.heard(entry.records)
-        self.offers.profiles.heard(fleet, entry.records)
-        self.board.totals.take(entry.records)
-        self.data.arrivals.heard(entry.records)
-        self.views.staging.heard(entry.records, self.site.state.allocations)
-        self.fleets.granting.heard(entry.records)
-        self.fleets.granting.troubles.heard(entry.records)
-        self.fleets.granting.inputs.heard(entry.records)
+        self.harvesting.on_records(entry.records)
+        self.offers.profiles.on_records(fleet, entry.records)
+        self.board.totals.add(entry.records)
+        self.data.arrivals.on_records(entry.records)
+        self.views.staging.on_records(entry.records, self.site.state.allocations)
+        self.fleets.granting.on_records(entry.records)
+        self.fleets.granting.troubles.on_records(entry.records)
+        self.fleets.granting.inputs.on_records(entry.records)
 
     def _sync(self) -> None:
         sync, room = self.exchange.sync, self.exchange.intake.room
         capacity = self.capacity.measure(sync_s=sync.interval_s, room=room, more=sync.more)
         if self.exchange.is_due(capacity):
             self.site.epoch.check()  # before offers and view count as sent
-            offers = self.offers.take(again=sync.failures > 0)
-            views = self.views.take(is_received=not sync.failures)
+            offers = self.offers.next_offers(again=sync.failures > 0)
+            views = self.views.next_views(is_received=not sync.failures)
             self.exchange.send(capacity, offers=offers, views=views)
 
     def _clean(self) -> None:
@@ -138,9 +138,9 @@ class Agent:
         jobs that may go on running; until they are known, it lists all jobs."""
         note_unended(self.site.directory, unended(self.harvesting.book.living, None))
         self.harvesting.release_all(
-            lambda: self.fleets.read(self._heard), lambda: self.fleets.send_home("the site's agent ends")
+            lambda: self.fleets.read(self._on_records), lambda: self.fleets.send_home("the site's agent ends")
         )
-        self.fleets.read(self._heard, hurry=True)
+        self.fleets.read(self._on_records, hurry=True)
         self.site.log.commit()
         note_unended(self.site.directory, self.harvesting.unended())
         self.fleets.stop()

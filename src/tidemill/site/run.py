@@ -17,7 +17,7 @@ from tidemill.routing.engine import check_engine
 from tidemill.site import constants
 from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.nodes.site_machine import SiteMachine
 from tidemill.site.nodes.unended import note_unended
 from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim

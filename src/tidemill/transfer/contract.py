@@ -144,7 +144,7 @@ class Watch:
         self.canceled = canceled or threading.Event()
         self.bytes = 0  #: moved so far, by the attempt under way
         self.size_bytes = 0  #: of the file, once it is known
-        self.told: Callable[[int], None] | None = None  #: is called with `bytes` whenever they change
+        self.on_progress: Callable[[int], None] | None = None  #: is called with `bytes` whenever they change
         self._sign = 0
         self._since_s = clock.monotonic_s()
 
@@ -157,13 +157,13 @@ class Watch:
         """Another attempt starts."""
         self._since_s = clock.monotonic_s()
 
-    def tell(self, moved: int) -> None:
+    def progress(self, moved: int) -> None:
         """Record that `moved` bytes of the file are moved; raises what `check` raises."""
         if moved != self.bytes:
             self.bytes = moved
             self._since_s = clock.monotonic_s()
-            if self.told is not None:
-                self.told(moved)
+            if self.on_progress is not None:
+                self.on_progress(moved)
         self.check()
 
     def live(self, sign: int) -> None:

@@ -89,9 +89,9 @@ class Roots:
 
     def opened(self, path: Path) -> Roots:
         """The roots, but that this directory or file in the closed one can be reached; `path` is without links."""
-        found = copy(self)
-        found._opened = (*self._opened, path)
-        return found
+        result = copy(self)
+        result._opened = (*self._opened, path)
+        return result
 
     def fault(self, real: Path, path: Path) -> SiteError | None:
         """Why `real`, a path without links, is not permitted; None = it is. `path`: the same with its links."""
@@ -147,7 +147,7 @@ class FileTransfer:
         self._roots = roots
         self._size_max = size_max
 
-    def look(self, url: str) -> SourceFile:
+    def stat(self, url: str) -> SourceFile:
         """Check that a URL names a regular file that may be read; return its path, size and version."""
         path = self._roots.confine(local_path(url))
         try:

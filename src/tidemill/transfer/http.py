@@ -30,7 +30,7 @@ from tidemill.config.transfer import Endpoint
 from tidemill.files import open_private
 from tidemill.model.failure import FailureClass
 from tidemill.model.number import canonical_checksum, whole
-from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer
+from tidemill.net.http_exchange import ExchangeError, HttpAnswer, HttpServer
 from tidemill.transfer import allowed, credentials
 from tidemill.transfer.allowed import PATH_SAFE
 from tidemill.transfer.checksum import Growing, Summer, summer
@@ -158,7 +158,7 @@ class HttpAdapter:
                 raise TransferError(f"{reply.place.named} has changed while it was read")
             at_hand = {each: summer(each) for each in needed & {"adler32"} if not have}  # costs nothing there
             with Growing(target, needed - at_hand.keys()) as growing:
-                self._take(reply, target, range(have, size), watch, at_hand.values())
+                self._append_body(reply, target, range(have, size), watch, at_hand.values())
                 return growing.end() | {name: each.hexdigest() for name, each in at_hand.items()}
 
     def _read_untold(
@@ -321,7 +321,7 @@ class HttpAdapter:
                 self._servers[host, port, wait_s, tls] = found
             return found
 
-    def _take(
+    def _append_body(
         self, reply: _Reply, target: Path, span: range, watch: Watch, summers: Collection[Summer]
     ) -> None:
         """Append the body, which holds these bytes of the file, and sum it up."""
@@ -368,7 +368,7 @@ class _Follower:
         self._thread = threading.Thread(target=self._work, name="checksum", daemon=True)
         self._thread.start()
 
-    def take(self, piece: bytes) -> None:
+    def add(self, piece: bytes) -> None:
         """The next piece."""
         self._pieces.put(piece)
 
@@ -395,7 +395,7 @@ def _copy(
         while view:
             view = view[file.write(view) :]
         at += len(piece)
-        watch.tell(at)
+        watch.progress(at)
 
 
 def _sum_up(answer: HttpAnswer, watch: Watch) -> str:
@@ -409,9 +409,9 @@ def _sum_up(answer: HttpAnswer, watch: Watch) -> str:
                 break  # the end of a chunked body is marked
             if not piece:
                 raise TransferError(f"the connection ended after {done} of {length} bytes")
-            follower.take(piece)
+            follower.add(piece)
             done += len(piece)
-            watch.tell(done)
+            watch.progress(done)
     finally:
         digest = follower.end()
     return digest
@@ -425,7 +425,7 @@ def _pieces(body: FileIO, watch: Watch) -> Iterator[memoryview]:
     while count := body.readinto(buffer):
         yield buffer[:count]
         moved += count
-        watch.tell(moved)
+        watch.progress(moved)
 
 
 def _bearer(place: RemoteFile) -> str | None:

@@ -92,10 +92,10 @@ class Mover:
         """A watch over one move, with the configured limits."""
         return Watch(deadline_s=self._patience.deadline_s, stall_s=self._patience.stall_s)
 
-    def look(self, url: str, watch: Watch) -> Stat:
+    def stat(self, url: str, watch: Watch) -> Stat:
         """Size and version of a remote file, within the caps. Raises TransferError."""
         place = permit(url, self._endpoints, Direction.IN)
-        return self._tried(place, Direction.IN, watch, lambda _: self._look(place, watch))[0]
+        return self._tried(place, Direction.IN, watch, lambda _: self._stat(place, watch))[0]
 
     def get(
         self,
@@ -165,7 +165,7 @@ class Mover:
 
     # ---- in ----
 
-    def _look(self, place: RemoteFile, watch: Watch) -> Stat:
+    def _stat(self, place: RemoteFile, watch: Watch) -> Stat:
         stat = self._adapter(place.scheme).stat(place, watch)
         self._bound(place, stat.size_bytes)
         return stat
@@ -181,7 +181,7 @@ class Mover:
         """Make one try. `bounds`: files of earlier tries, and the byte limit where the server reports no size."""
         begun, bytes_max = bounds
         adapter = self._adapter(place.scheme)
-        stat = self._look(place, watch)
+        stat = self._stat(place, watch)
         watch.size_bytes = stat.size_bytes
         stat = stat if stat.is_told else msgspec.structs.replace(stat, size_bytes=bytes_max)
         mark = _mark(f"{place.url}\0{stat.version}")
@@ -246,7 +246,7 @@ class Mover:
         first = _beside(place, f"{size} {source.name} {source.stat().st_mtime_ns}") if named else place
         meanwhile = adapter.write(source, first, watch, mine.known)
         algorithm = _told_by(place)
-        if meanwhile.get(algorithm) == mine.of(algorithm):
+        if meanwhile.get(algorithm) == mine.checksum(algorithm):
             told = f"server {algorithm}"
         else:
             told = self._compare(adapter, first, size, mine, watch)
@@ -297,7 +297,7 @@ class Mover:
         with _Asking(adapter, place, algorithm, watch.patient(size)) as asking:
             value = asking.answer()
         watch.begin()  # the server was at work, whatever time it took
-        if value is not None and value == mine.of(algorithm):
+        if value is not None and value == mine.checksum(algorithm):
             return f"server {algorithm}"
         if (
             value is not None and algorithm != "etag"
@@ -306,7 +306,9 @@ class Mover:
         if place.query or not constants.READ_BACK:
             return "" if place.query or adapter.stat(place, watch).size_bytes == size else None
         stat = adapter.stat(place, watch)
-        same = stat.size_bytes == size and self._digest(adapter, place, stat, watch) == mine.of("sha256")
+        same = stat.size_bytes == size and self._digest(adapter, place, stat, watch) == mine.checksum(
+            "sha256"
+        )
         return "read back" if same else None
 
     def _digest(self, adapter: Adapter, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
@@ -449,7 +451,7 @@ class _Sums:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
 
-    def of(self, algorithm: str) -> str:
+    def checksum(self, algorithm: str) -> str:
         """The checksum of one algorithm. Raises TransferError where the file cannot be read."""
         return self._sums.result()[algorithm]
 

@@ -108,7 +108,7 @@ def _follow(
             if clock.monotonic_s() >= next_look_s:
                 next_look_s = clock.monotonic_s() + LOOK_S
                 if progress is not None:
-                    watch.tell(progress(process.pid))
+                    watch.progress(progress(process.pid))
                 watch.check()
     while process.returncode is None:  # one that has closed its outputs may hang all the same
         try:

@@ -67,7 +67,7 @@ class S3Adapter:
 
     def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """Size and version of the object, and the SHA-256 in its metadata."""
-        with _told(place, "query"):
+        with _errors_of(place, "query"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
         told = canonical_checksum("sha256", str(head.get("Metadata", {}).get(META, "")))
         size, tag = head.get("ContentLength"), quote(str(head.get("ETag", "")), safe=_TAG_SAFE)
@@ -84,7 +84,7 @@ class S3Adapter:
     ) -> dict[str, str]:
         """Fetch the object in pieces, all of the version in `stat`; returns the checksums made on the way."""
         tag = unquote(stat.version.split(" ")[1])
-        with _told(place, "read", target), open_private(target, "wb", buffering=0) as file:
+        with _errors_of(place, "read", target), open_private(target, "wb", buffering=0) as file:
             progress = _Progress(watch)
             pieces = _Pieces(self._client(place, watch), place, file, progress)
             with Growing(target, needed, scattered=Scattered(pieces.there, progress.moved)) as growing:
@@ -96,7 +96,7 @@ class S3Adapter:
     ) -> dict[str, str]:
         """Upload the object with its SHA-256 as metadata. Returns no checksums."""
         digest = known.get("sha256") or sums(source, {"sha256"}, watch)["sha256"]
-        with _told(place, "write"):
+        with _errors_of(place, "write"):
             self._client(place, watch).upload_file(
                 str(source),
                 place.host,
@@ -114,7 +114,7 @@ class S3Adapter:
     def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """The object's entity tag if it is made of MD5s, which the service itself computed; else None. The metadata of
         the upload is not used here."""
-        with _told(place, "query"):
+        with _errors_of(place, "query"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
         tag = str(head.get("ETag", "")).strip('"').lower()
         return tag if algorithm == "etag" and re.fullmatch(r"[0-9a-f]{32}(-[0-9]+)?", tag) else None
@@ -125,7 +125,7 @@ class S3Adapter:
 
     def remove(self, place: RemoteFile, watch: Watch) -> None:
         """Delete the object."""
-        with _told(place, "delete"):
+        with _errors_of(place, "delete"):
             self._client(place, watch).delete_object(Bucket=place.host, Key=_key(place))
 
     def rest(self) -> None:
@@ -201,8 +201,8 @@ def _open(place: RemoteFile, stall_s: float) -> Any:
 
 def region_of(service: str) -> str:
     """The region that `https://s3.REGION.amazonaws.com` names; empty for other services."""
-    found = _AMAZON.fullmatch(service)
-    return found["region"] if found is not None else ""
+    match = _AMAZON.fullmatch(service)
+    return match["region"] if match is not None else ""
 
 
 class _Guard:
@@ -297,7 +297,7 @@ class _Progress:
         with self._lock:
             self._moved += count
             moved = self._moved
-        self._watch.tell(moved)
+        self._watch.progress(moved)
 
     def moved(self) -> int:
         """The bytes that have arrived up to now, anywhere in the object."""
@@ -305,7 +305,7 @@ class _Progress:
 
 
 @contextmanager
-def _told(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[None]:
+def _errors_of(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[None]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
     from botocore.parsers import ResponseParserError
@@ -328,13 +328,13 @@ def _told(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[
             if isinstance(below, (ssl.SSLCertVerificationError, CertificateError)):
                 raise untrusted(place, below) from error
         raise TransferError(
-            f"failed to {verb} `{place.shown}`: {_said(error)}",
+            f"failed to {verb} `{place.shown}`: {_one_line(error)}",
             hint="the service or the network is unreachable: it is tried again",
         ) from error
     except (ResponseParserError, ValueError, ArithmeticError, RuntimeError) as error:
         # what botocore raises for malformed documents, numbers and times
         raise TransferError(
-            f"failed to {verb} `{place.shown}`: the answer cannot be read: {_said(error)}",
+            f"failed to {verb} `{place.shown}`: the answer cannot be read: {_one_line(error)}",
             hint="is it an S3 service that answers there?",
         ) from error
     except OSError as error:
@@ -345,7 +345,7 @@ def _refusal(place: RemoteFile, verb: str, response: Any) -> TransferError:
     told = response.get("Error", {})
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(told.get("Code", status))
-    words = _said(f"{status} {code} {told.get('Message', '')}")
+    words = _one_line(f"{status} {code} {told.get('Message', '')}")
     if code in _DENIED or status in (401, 403):
         return credential_error(place, f"the service said {words}")
     what = f"failed to {verb} `{place.shown}`: the service said {words}"
@@ -365,7 +365,7 @@ def _below(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _said(words: object) -> str:
+def _one_line(words: object) -> str:
     """Foreign words on one line of bounded length."""
     text = str(words)[: 2 * SAID_MAX]
     return "".join(each if each.isprintable() else " " for each in text).strip()[:SAID_MAX]

@@ -28,7 +28,7 @@ def added() -> set[str]:
 @cache
 def scheme_of(name: str) -> TransferScheme:
     """The scheme of this name. Raises ConfigError: there is none, or its extension is missing or at fault."""
-    found = extensions.find(extensions.TRANSFER, name)
-    if not isinstance(found, TransferScheme):
+    result = extensions.find(extensions.TRANSFER, name)
+    if not isinstance(result, TransferScheme):
         raise ConfigError(f"Tidemill has no transfer for `{name}:`")
-    return found
+    return result

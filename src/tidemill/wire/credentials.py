@@ -162,10 +162,10 @@ def check_private(path: Path) -> None:
 
 def _mark(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 def read_login(path: Path) -> tuple[str, str]:

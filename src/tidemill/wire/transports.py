@@ -89,10 +89,10 @@ def kind_of(address: str) -> TransportKind | None:
     scheme = scheme_of(address)
     if not scheme:
         return None
-    found = extensions.find(extensions.TRANSPORTS, scheme)
-    if not isinstance(found, TransportKind):
+    result = extensions.find(extensions.TRANSPORTS, scheme)
+    if not isinstance(result, TransportKind):
         raise ConfigError(f"no transport for a server at `{scheme}:`")
-    return found
+    return result
 
 
 def wanted(config: ServerConfig) -> TransportKind | None:

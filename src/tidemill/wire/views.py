@@ -56,7 +56,7 @@ class ViewType(NamedTuple, Generic[Value]):
     is_kept: bool = True
     made: Callable[[Any], Value] | None = None
 
-    def of(self, views: Mapping[str, msgspec.Raw]) -> Value:
+    def decode(self, views: Mapping[str, msgspec.Raw]) -> Value:
         """The value among these; the empty one where it is missing or is not of this type."""
         raw = views.get(self.name)
         if raw is None or len(memoryview(raw)) > self.bytes_max:
@@ -108,15 +108,15 @@ _CORE: Iterable[ViewType[Any]] = (
 @cache
 def types() -> dict[str, ViewType[Any]]:
     """All views by name: the core's, and those of extensions. What the core has stays the core's."""
-    found = {each.name: each for each in _CORE}
+    result = {each.name: each for each in _CORE}
     for extension, name, kind in extensions.entries(extensions.VIEWS):
-        if name in found:
+        if name in result:
             extensions.warn(extension, f"its view `{name}` is left out: that name is taken")
         elif not isinstance(kind, ViewType) or kind.name != name:
             extensions.warn(extension, f"its view `{name}` is left out: it is not a `ViewType` of that name")
         else:
-            found[name] = kind._replace(bytes_max=min(kind.bytes_max, ADDED_BYTES_MAX))
-    return found
+            result[name] = kind._replace(bytes_max=min(kind.bytes_max, ADDED_BYTES_MAX))
+    return result
 
 
 class SiteViews:
@@ -132,7 +132,7 @@ class SiteViews:
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name, for templates: `view.grants`."""
-        return types()[name].of(self.raw)
+        return types()[name].decode(self.raw)
 
 
 def packed(**values: Any) -> RawViews:

@@ -26,7 +26,7 @@ from tidemill.server.database.rows import SELECTED
 from tidemill.server.database.store import Store
 from tidemill.server.errors import StandbyError
 from tidemill.server.read import archived
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.api import ActionRequest, SubmitRequest
 
 __all__ = ["postgresql_url"]
@@ -140,7 +140,7 @@ def test_two_servers_of_a_pair_run_with_the_documented_rights(places: list[str])
             each.start()
         sessions = [each.writer.session for each in pair]
         assert all(isinstance(each, PairedSession) for each in sessions)
-        assert [each.take() for each in sessions if isinstance(each, PairedSession)] == [True, False]
+        assert [each.become_active() for each in sessions if isinstance(each, PairedSession)] == [True, False]
         request = SubmitRequest(key="of a pair", campaign="pair", jobs=[SIM])
         reply = pair[0].handle_submit(request)
         assert reply.count == 1
@@ -172,13 +172,13 @@ def test_a_session_that_keeps_the_lock_of_the_active_server_is_named(places: lis
         with psycopg.connect(server, autocommit=True, application_name="psql") as neighbour:
             neighbour.execute("SELECT pg_advisory_lock(%s)", (ADVISORY_LOCK,))
             name = f"psql (role tidemill_server, PID {neighbour.info.backend_pid})"
-            assert not one.take()
+            assert not one.become_active()
             assert (one.holder, one.is_locked_out) == (name, True)
             with pytest.raises(ConfigError, match=re.escape(name)):
                 Dispatcher(Store(url=server))
-        until(one.take)  # PostgreSQL has ended the neighbour's session
+        until(one.become_active)  # PostgreSQL has ended the neighbour's session
         two = PairedSession(server, load(Dialect.POSTGRESQL, SELECTED))
-        assert not two.take()
+        assert not two.become_active()
         assert (two.holder.split()[0], two.is_locked_out) == ("tidemill", False)
         two.close()
     finally:
@@ -196,8 +196,8 @@ def test_the_active_server_is_known_as_one_whatever_its_url_names_it(places: lis
         for name in (name, "b")
     ]
     try:
-        until(pair[0].take)  # PostgreSQL has ended the sessions of the test before
-        assert not pair[1].take()
+        until(pair[0].become_active)  # PostgreSQL has ended the sessions of the test before
+        assert not pair[1].become_active()
         assert pair[1].holder.startswith(f"tidemill {name}")
         assert not pair[1].is_locked_out
     finally:

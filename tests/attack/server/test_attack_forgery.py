@@ -22,7 +22,7 @@ from tidemill.config.notify import Hook, Notify
 from tidemill.config.tls import Issuer
 from tidemill.errors import SiteError
 from tidemill.net import addresses
-from tidemill.net.http import TimeLimit
+from tidemill.net.http_exchange import TimeLimit
 from tidemill.server.errors import LaterError, RefusedError
 from tidemill.server.identity.issuers import IssuerKeys, _get
 from tidemill.server.notices.sender import Parcel

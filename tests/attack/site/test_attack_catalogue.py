@@ -76,7 +76,7 @@ def test_an_evil_replica_is_not_read_and_a_good_one_beside_it_is(evil: str, tmp_
 def test_a_replica_on_this_machine_is_one_below_the_data_roots(evil: str, tmp_path: Path) -> None:
     found = chosen(tmp_path, evil)
     with pytest.raises(SiteError):
-        FileTransfer(Roots([tmp_path]), size_max=1 << 20).look(found)
+        FileTransfer(Roots([tmp_path]), size_max=1 << 20).stat(found)
 
 
 @pytest.mark.parametrize("size", [-5, -1e308, 1e308, 1e19])
@@ -126,7 +126,7 @@ def test_a_redirection_takes_the_token_to_no_other_host(status: int, tmp_path: P
         with serving(moved) as url:
             replicas = RucioReplicas(Rucio(url=url, token_file=token), keep_s=600)
             with pytest.raises(RucioError) as refused:
-                replicas.of([NAME])
+                replicas.look_up([NAME])
         with pytest.raises(BlockingIOError):
             elsewhere.accept()
     assert "0123456789" not in f"{refused.value.message} {refused.value.hint}"

@@ -27,7 +27,7 @@ from tidemill.errors import UNDECODABLE
 from tidemill.model.job import JobSpec
 from tidemill.node.framed import frame
 from tidemill.node.journal import AMOUNT_MAX, JournalTail, _decode_record
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import _encoder
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
@@ -83,11 +83,13 @@ def test_whatever_a_thief_records_the_sites_log_takes_it_and_is_read_again(
         except UNDECODABLE:
             continue
     pool = leased()
-    entry = s.Read(fleet="e1-1", offsets={}, records=records)
-    msgspec.json.decode(_encoder.encode(entry), type=s.Entry, dec_hook=s.decode_hook)
+    entry = site_state.Read(fleet="e1-1", offsets={}, records=records)
+    msgspec.json.decode(_encoder.encode(entry), type=site_state.Entry, dec_hook=site_state.decode_hook)
     pool.apply(entry)
 
-    again = msgspec.json.decode(_encoder.encode(pool.state), type=s.SiteState, dec_hook=s.decode_hook)
+    again = msgspec.json.decode(
+        _encoder.encode(pool.state), type=site_state.SiteState, dec_hook=site_state.decode_hook
+    )
     assert again.have == 1
     for report in pool.state.reports:
         assert len(msgspec.json.encode(report)) < 1_000_000
@@ -103,21 +105,21 @@ def test_a_record_of_work_that_the_fleet_was_not_given_changes_no_estimate() -> 
         [({**slow, "grant": 7}, "e1-1"), (slow, "e1-2"), (honest, "e1-1")], 1
     ):
         record = _decode_record(json.dumps({**told, "s": number}).encode())
-        pool.apply(s.Read(fleet=fleet, offsets={}, records=[record]))
-    assert pool.state.rates["a"] == s.Rate(wall_s=1.0, events=1.0)
+        pool.apply(site_state.Read(fleet=fleet, offsets={}, records=[record]))
+    assert pool.state.rates["a"] == site_state.Rate(wall_s=1.0, events=1.0)
 
 
 def leased() -> WorkPool:
     """A site with a job of ten events, granted to the first of two fleets."""
-    pool = WorkPool(s.SiteState(site="here"))
+    pool = WorkPool(site_state.SiteState(site="here"))
     spec = JobSpec(app="a", events=10)
     lease = api.LeaseOrder(n=1, lease=1, job=1, first=0, count=10, campaign="c", seed_base=0, spec=spec)
-    pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
-    pool.apply(s.Replied(acked=0, orders=[lease], at_us=0, passed=1))
+    pool.apply(site_state.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+    pool.apply(site_state.Replied(acked=0, orders=[lease], at_us=0, passed=1))
     for fleet in ("e1-1", "e1-2"):
-        pool.apply(s.FleetOpened(fleet=fleet, at_us=0))
+        pool.apply(site_state.FleetOpened(fleet=fleet, at_us=0))
     grant = node.Grant(grant=1, job=1, first=0, count=10, chunk_max=None)
-    pool.apply(s.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
+    pool.apply(site_state.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
     return pool
 
 

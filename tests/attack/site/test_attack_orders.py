@@ -14,7 +14,7 @@ import pytest
 from tidemill.model.failure import is_jobs_own, step_after
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.link.screening import NUMBER_MAX, OrderLimits, Screen, Screened, room_of
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import _encoder
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api
@@ -66,13 +66,13 @@ TEXTS = [
 
 def pool() -> WorkPool:
     """A site that has one job of five events, of another owner."""
-    made = WorkPool(s.SiteState(site="here"))
+    made = WorkPool(site_state.SiteState(site="here"))
     spec = JobSpec(app="sim", events=5)
     lease = api.LeaseOrder(
         n=1, lease=1, job=1, first=0, count=5, campaign="c", seed_base=0, spec=spec, owner="eve"
     )
-    made.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
-    made.apply(s.Replied(acked=0, orders=[lease], at_us=0, passed=1))
+    made.apply(site_state.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+    made.apply(site_state.Replied(acked=0, orders=[lease], at_us=0, passed=1))
     return made
 
 
@@ -83,13 +83,15 @@ def screened(made: WorkPool, order: dict[str, Any]) -> Screened | None:
     except (msgspec.DecodeError, OverflowError):
         return None
     room = room_of(made.settlement, LIMITS, leases_max=100, paced=100)
-    found = Screen(made.state, LIMITS, room, lambda _: None).look([read])
-    entry = s.Replied(
+    found = Screen(made.state, LIMITS, room, lambda _: None).screen_orders([read])
+    entry = site_state.Replied(
         acked=0, orders=found.orders, at_us=0, refused=found.refused, passed=found.passed,
         illegal=list(found.illegal),
     )  # fmt: skip
-    made.apply(msgspec.json.decode(_encoder.encode(entry), type=s.Replied))
-    msgspec.json.decode(_encoder.encode(made.state), type=s.SiteState, dec_hook=s.decode_hook)
+    made.apply(msgspec.json.decode(_encoder.encode(entry), type=site_state.Replied))
+    msgspec.json.decode(
+        _encoder.encode(made.state), type=site_state.SiteState, dec_hook=site_state.decode_hook
+    )
     return found
 
 
@@ -117,7 +119,7 @@ def test_no_field_of_an_order_leads_anywhere(tag: str) -> None:
             )
             assert all(1 <= job.terms.delivery < NUMBER_MAX for job in state.jobs.values()), value
             assert 0 <= state.have < NUMBER_MAX
-            assert all(0 < job.id < s.STEP_BASE for job in state.jobs.values())
+            assert all(0 < job.id < site_state.STEP_BASE for job in state.jobs.values())
             assert all(
                 0 <= first < end <= job.spec.events for job in state.jobs.values() for first, end in job.open
             )
@@ -140,7 +142,7 @@ def serves(made: WorkPool, value: object) -> None:
     assert found is not None
     assert (len(found.orders), found.dropped) == (1, 0), value
     assert made.state.deliveries[77] == "0-4"
-    assert made.state.jobs[77].terms == s.DeliveryTerms(fresh="2-4", merge=True, delivery=1)
+    assert made.state.jobs[77].terms == site_state.DeliveryTerms(fresh="2-4", merge=True, delivery=1)
     assert made.state.jobs[77].spec.output_dir == "/out"
 
 
@@ -235,7 +237,7 @@ def test_a_cancel_that_keeps_what_is_done_stops_a_job_once_however_often_it_is_s
         assert len(found.orders) == 1
     assert made.state.stopping == [1]
     assert len(_encoder.encode(made.state)) < 10_000
-    made.apply(s.LetGo(jobs=[1]))
+    made.apply(site_state.LetGo(jobs=[1]))
     (report,) = made.state.reports
     assert isinstance(report, api.ReleaseReport)
     assert (report.job, report.count, made.state.leases_open) == (1, 5, 0)
@@ -243,7 +245,7 @@ def test_a_cancel_that_keeps_what_is_done_stops_a_job_once_however_often_it_is_s
 
 @pytest.mark.parametrize("tag", ["deliver", "discard", "fetch_log", "forget", "cancel"])
 def test_orders_about_jobs_that_are_not_here_change_nothing(tag: str) -> None:
-    for job in (2, 10**9, s.STEP_BASE - 1):
+    for job in (2, 10**9, site_state.STEP_BASE - 1):
         made = pool()
         before = _encoder.encode(made.state.jobs)
         screened(made, {"t": tag, "n": 2, **HONEST[tag], "job": job})

@@ -75,7 +75,7 @@ def man(it: Place) -> None:
 
 def local_batch(it: Place) -> None:
     it.python(
-        "from pathlib import Path; from tidemill.batch.records import Records;"
+        "from pathlib import Path; from tidemill.batch.submissions import Records;"
         "from tidemill.batch.open import site_key;"
         "site_key(Path('a/site')); it = Records(Path('b/c/batch')); it.prepare('x', 'text', 'text')"
     )

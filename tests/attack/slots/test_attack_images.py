@@ -91,7 +91,7 @@ def test_a_pack_or_program_that_is_not_a_file_does_not_stop_the_agent(tmp_path: 
     else:
         path.symlink_to("/dev/zero" if kind == "zero" else path)
     with pytest.raises(SiteError) as refused:
-        Digests().of(str(path))
+        Digests().digest(str(path))
     assert not is_transient(refused.value)
     if kind == "fifo":
         with pytest.raises(ConfigError, match="not the recipe"):

@@ -91,7 +91,7 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
         )
     ]  # fmt: skip
     kept.site.sync(ended("a", now), ended("b", now, "ACTIVE"), views=view)
-    changed = operation.keep(kept.world.reader, kept.archive, now_us=now)
+    changed = operation.update_files(kept.world.reader, kept.archive, now_us=now)
     assert len(changed) == len(OPERATION)
     directory = kept.archive.directory
     assert directory is not None
@@ -109,10 +109,10 @@ def test_what_sites_told_outlives_the_database(kept: Kept) -> None:
     (trace,) = told(directory, "traces")
     assert (trace["app"], trace["runs"], trace["opens"], trace["closes"]) == ("sim", 4, 12, None)
 
-    assert operation.keep(kept.world.reader, kept.archive, now_us=now) == [], "nothing new"
+    assert operation.update_files(kept.world.reader, kept.archive, now_us=now) == [], "nothing new"
     kept.world.dispatcher.writer.write(lambda work: work.session.run("prune_tide", site=1, before=1 << 40))
     kept.site.sync(ended("c", now + 1, "RELEASED"))
-    assert operation.keep(kept.world.reader, kept.archive, now_us=now + 1)
+    assert operation.update_files(kept.world.reader, kept.archive, now_us=now + 1)
     assert [row["name"] for row in told(directory, "allocations")] == ["a", "c"]
     assert len(told(directory, "hours")) == 1, "what the database forgot is kept"
 
@@ -180,4 +180,4 @@ def test_a_month_is_that_of_utc() -> None:
 
 
 def test_a_server_without_an_archive_keeps_nothing(world: World) -> None:
-    assert operation.keep(world.reader, Archive(None), now_us=clock.now_us()) == []
+    assert operation.update_files(world.reader, Archive(None), now_us=clock.now_us()) == []

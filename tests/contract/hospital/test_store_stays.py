@@ -144,7 +144,7 @@ def test_a_site_that_said_what_it_holds_and_was_not_kept_stops_no_other_site(
 
     from tidemill.server.database.rows import Site as StoredSite
 
-    rules.data.hear(StoredSite(id=77, name="gone", capacity=near(("root://o:1", 0.0))))
+    rules.data.update(StoredSite(id=77, name="gone", capacity=near(("root://o:1", 0.0))))
     assert [each.job for each in leases(Site(world, "here").sync())] == [job]
 
 

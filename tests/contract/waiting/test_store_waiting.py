@@ -17,7 +17,7 @@ from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
 from tidemill.model.job import JobSpec
 from tidemill.server.core.campaign_names import find
 from tidemill.server.read import api_pages
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.api import Capacity, JobRow
 from tidemill.wire.monitoring import AwaitedNodes, TransferView
 from tidemill.wire.views import packed

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.worlds.home.homes import Home, started_home, wait_for
 
-from tidemill.cli.jobs.listing import folded
+from tidemill.cli.jobs.jobs import folded
 from tidemill.client import Client
 from tidemill.model.campaign.workers import WORKER_NAME
 from tidemill.model.job import JobSpec

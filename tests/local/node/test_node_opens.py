@@ -20,7 +20,7 @@ from tests.worlds.node.pilot_fleet import binary
 
 from tidemill.model.state import AllocationState
 from tidemill.server.monitoring.window import SampleWindow
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.watch.node_samples import NodeSamples
 from tidemill.wire.monitoring import AllocationSamples, SampleReply
 from tidemill.wire.node import FIGURES, Sampled
@@ -127,9 +127,9 @@ def measured(directory: Path, *, llite: bool) -> dict[str, Any]:
 
 def through_agent_and_server(directory: Path, told: dict[str, Any]) -> SampleReply:
     """The sample of a pilot in FLEET/monitor, as the API shows it then."""
-    state = s.SiteState(
-        site="titan", fleets={"f": s.SiteFleet(name="f", epoch=1, created_us=1)},
-        allocations={"a": s.Allocation(
+    state = site_state.SiteState(
+        site="titan", fleets={"f": site_state.SiteFleet(name="f", epoch=1, created_us=1)},
+        allocations={"a": site_state.Allocation(
             name="a", fleet="f", nodes=1, cores=16, state=AllocationState.ACTIVE, intended_us=1,
         )},
     )  # fmt: skip
@@ -142,9 +142,9 @@ def through_agent_and_server(directory: Path, told: dict[str, Any]) -> SampleRep
     (monitor / "lead-1.1.log").write_bytes(line(sampled))
     agent = NodeSamples(directory, 10.0, lambda: state)
     agent.step(now_s=1000.0, now_us=1_002_000_000)
-    sent = msgspec.json.decode(msgspec.json.encode(agent.take()), type=list[AllocationSamples])
+    sent = msgspec.json.decode(msgspec.json.encode(agent.next_samples()), type=list[AllocationSamples])
     window = SampleWindow()
-    window.take("titan", sent)
+    window.add("titan", sent)
     return window.reply("titan", "a")
 
 

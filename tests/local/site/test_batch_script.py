@@ -13,8 +13,8 @@ from tests.worlds.home.processes import said_of, tree
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, Ending
-from tidemill.batch.records import Records
 from tidemill.batch.script import ScriptDialect, compose, node_text
+from tidemill.batch.submissions import Records
 from tidemill.model.state import AllocationState
 
 NAME = "tm-here-e1-5"

@@ -136,11 +136,11 @@ def released_to_all(situation: Situation) -> tuple[list[EndOrder], list[EndOrder
     rest = [job for job in situation.queue if job not in possible]
     alone = sorted((profile.earliest(job.width, job.walltime_s), job.width) for job in rest)
     for job in possible:
-        profile.take(job.width, 0.0, job.walltime_s)
+        profile.reserve(job.width, 0.0, job.walltime_s)
     widest = 0
     for at, width in alone:
         if at < EVER and width > widest:
-            profile.take(width - widest, at, EVER)
+            profile.reserve(width - widest, at, EVER)
             widest = width
     cancels = give_back(held, left, ours - profile.free[0]) if ours > profile.free[0] else []
     return cancels, make_way(held, left, profile, situation.limits.death_s)
@@ -214,7 +214,7 @@ def test_the_profile_finds_the_earliest_gap(
     profile = FreeNodes(0.0, free)
     profile.release(sorted((at, width) for width, at in ends))
     for width, start, seconds in taken:
-        profile.take(width, start, start + seconds)
+        profile.reserve(width, start, start + seconds)
     width, seconds = wanted
 
     def free_at(at: float) -> int:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.machines import NOW, PARTITIONS, features, snapshots
 
-from tidemill.harvest.machine.pools import Terms, cut
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.situation import Backlog, Limits
+from tidemill.harvest.snapshot.pools import Terms, cut
 from tidemill.model.machine import NodeState, Snapshot
 
 BACKLOG = Backlog(node_s=1e6, nodes_max=100, event_s=300)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.machines import NOW, features, queued, snapshots
 
-from tidemill.harvest.machine.windows import Request, free_until, windows
+from tidemill.harvest.snapshot.windows import Request, free_until, windows
 from tidemill.model.machine import Queued, Snapshot
 
 requests = st.builds(

@@ -15,10 +15,10 @@ from tidemill.batch.pbs.comments import OwnLimits, may_start
 from tidemill.batch.pbs.replies import Record, read_text
 from tidemill.batch.pbs.resources import LEVELS_MAX
 from tidemill.batch.pbs.survey import MachineReplies, compose_snapshot
-from tidemill.harvest.machine.pools import Terms, cut
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits
+from tidemill.harvest.snapshot.pools import Terms, cut
 from tidemill.model.machine import NodeState, Snapshot
 
 QUEUE = {"queue_type": "Execution", "enabled": "True", "started": "True"}

@@ -193,7 +193,7 @@ def test_ours_have_the_name_and_the_key() -> None:
     numbers = {"tm-a-e1-4": "4", "tm-a-e1-5": "5", "tm-a-e1-2": "2"}
     found = own.match(names, jobs, key=KEY, numbers=numbers)
     assert {name: each[0].job.number for name, each in found.items()} == {"tm-a-e1-1": "1", "tm-a-e1-4": "4"}
-    assert own.tell(found["tm-a-e1-4"][0]).reason == "renamed to `pretty`"
+    assert own.status_of(found["tm-a-e1-4"][0]).reason == "renamed to `pretty`"
 
 
 def test_what_runs_counts_before_what_waits_and_what_has_ended() -> None:
@@ -222,9 +222,9 @@ def test_waiting_elements_that_were_canceled_are_canceled_whatever_slurm_shows_o
     emptied = job("13", "tm-a-e1-1", "CANCELLED")
     for row in (folded, emptied):
         found = own.match(names, [row], key=KEY, numbers={})
-        assert [own.tell(found[name][0]).ending for name in names] == [Ending.CANCELED] * 4
+        assert [own.status_of(found[name][0]).ending for name in names] == [Ending.CANCELED] * 4
     runs = own.match(names, [emptied, job("13", "tm-a-e1-1", element=0)], key=KEY, numbers={})
-    assert own.tell(runs[names[0]][0]).state is S.ACTIVE
+    assert own.status_of(runs[names[0]][0]).state is S.ACTIVE
 
     rest = [job("13", "tm-a-e1-1", "PENDING", folded=(range(0, 1), range(3, 4)))]
     missing, waited_s = names[1:3], dict.fromkeys(names, 100.0)
@@ -466,7 +466,7 @@ def test_reasons_that_never_pass_are_limits_of_one_job_and_not_those_of_all_jobs
     assert [hopeless(word) for word in passing] == [""] * len(passing)
     assert hopeless("Resources,PartitionTimeLimit") == "PartitionTimeLimit"
     waits = own.Match(job("9", "tm-a-e1-1", "PENDING", reason="PartitionTimeLimit"), False, False)
-    assert own.tell(waits).hopeless == "PartitionTimeLimit"
+    assert own.status_of(waits).hopeless == "PartitionTimeLimit"
     refused = (
         "sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: "
         "Job violates accounting/QOS policy"

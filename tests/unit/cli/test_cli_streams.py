@@ -28,7 +28,7 @@ try:
     flush()
 except StdoutError as error:
     say(f"error: {error}")
-    sys.exit(error.told.exit_code)
+    sys.exit(error.error.exit_code)
 """
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from tidemill.cli.command.lines import check_lists
-from tidemill.cli.jobs.submit import _submit_file, _tell, inputs_of
+from tidemill.cli.jobs.submit import _report_submitted, _submit_file, inputs_of
 from tidemill.client.client import Client, Submission
 from tidemill.errors import ConfigError
 from tidemill.model.job import Input, InputKind, JobSpec
@@ -73,5 +73,7 @@ def test_lists_that_are_elsewhere_are_not_looked_at(tmp_path: Path) -> None:
 
 
 def test_every_id_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    _tell(Namespace(json=False), Submission(campaign="c", jobs=list(range(1, 2_501)), repeated=False))
+    _report_submitted(
+        Namespace(json=False), Submission(campaign="c", jobs=list(range(1, 2_501)), repeated=False)
+    )
     assert capsys.readouterr().out.split() == [str(each) for each in range(1, 2_501)]

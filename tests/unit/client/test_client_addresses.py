@@ -1,4 +1,4 @@
-"""wire/http.py with the two addresses of a pair, against real sockets."""
+"""wire/server_connection.py with the two addresses of a pair, against real sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemill.config import loads
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.wire.api import ActionReply, ResetRequest, SubmitReply
-from tidemill.wire.http import BusyError, Connection, NotActiveError
+from tidemill.wire.server_connection import BusyError, Connection, NotActiveError
 
 REPLY = msgspec.json.encode({"campaign": "c", "first_job": 1, "count": 2, "repeated": False})
 STANDBY = msgspec.json.encode({"error": "this server is the standby of a pair", "standby": True})

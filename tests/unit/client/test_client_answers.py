@@ -16,7 +16,7 @@ from tidemill.cli.jobs.named import known_campaign
 from tidemill.cli.main import main
 from tidemill.client.client import Client
 from tidemill.wire.api import ErrorReply, Health, OwnerRow, Problem
-from tidemill.wire.http import NotFoundError
+from tidemill.wire.server_connection import NotFoundError
 
 MISSING = ErrorReply(error="there is no campaign `eve/same`", hint="did you mean `ada/same` or `bob/same`?")
 PROBLEMS = [

@@ -1,4 +1,4 @@
-"""wire/http.py against real sockets."""
+"""wire/server_connection.py against real sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError
 from tidemill.wire.api import SubmitReply
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import ConflictError, Connection, NotFoundError
+from tidemill.wire.server_connection import ConflictError, Connection, NotFoundError
 
 REPLY = {"campaign": "c", "first_job": 1, "count": 2, "repeated": False}
 

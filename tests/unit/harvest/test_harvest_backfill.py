@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.effort import lines_run
 
-from tidemill.harvest.machine.backfill import BLOCKED_MAX, NodesRelease, Planned, chosen, planned
 from tidemill.harvest.plan.situation import Waiting
+from tidemill.harvest.snapshot.backfill import BLOCKED_MAX, NodesRelease, Planned, chosen, planned
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "slurm" / "planned.jsonl"
 

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from tidemill.cli.main import main
-from tidemill.harvest.account.delays import harm, read_records
-from tidemill.harvest.account.harm import Totals
-from tidemill.harvest.account.promise import PromiseState
-from tidemill.harvest.account.records import (
+from tidemill.harvest.account.broker_log import (
     AnyRecord,
     Canceled,
     PlanMade,
@@ -21,6 +18,9 @@ from tidemill.harvest.account.records import (
     encode,
     file_name,
 )
+from tidemill.harvest.account.delays import harm, read_records
+from tidemill.harvest.account.harm import Totals
+from tidemill.harvest.account.promise import PromiseState
 
 DAY_S = 20_000 * 86400.0  #: midnight of 2024-10-04
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tidemill.harvest.machine.foresight import foreseen, foretold
-from tidemill.harvest.machine.placement import layout_of
-from tidemill.harvest.machine.pools import Pool, Terms, cut
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Outage
+from tidemill.harvest.snapshot.foresight import foreseen, foretold
+from tidemill.harvest.snapshot.placement import layout_of
+from tidemill.harvest.snapshot.pools import Pool, Terms, cut
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 NOW = 1_795_266_922.0

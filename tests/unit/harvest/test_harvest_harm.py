@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.harvest.account.broker_log import PlanMade, RegularStarted, decode, encode
 from tidemill.harvest.account.harm import (
     LATENCIES_MIN,
     PLANS_MAX,
@@ -16,7 +17,6 @@ from tidemill.harvest.account.harm import (
     kind_of,
     wait_of,
 )
-from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
 from tidemill.harvest.plan.ours import Holding
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
@@ -68,7 +68,7 @@ def yields(
 
 def looked(*, poll_s: float = 30) -> Tracker:
     tracker = Tracker(poll_s)
-    assert tracker.look(machine(DAY_S, running("old", DAY_S - 50)), []) == []
+    assert tracker.on_poll(machine(DAY_S, running("old", DAY_S - 50)), []) == []
     return tracker
 
 
@@ -76,34 +76,34 @@ def test_what_stress_tests_stop_by_grows_while_a_job_waits_and_stays_when_it_has
     tracker = looked()
     assert tracker.share_s == 0
     first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
-    tracker.look(first, yields("e1-4", first, "7"))
+    tracker.on_poll(first, yields("e1-4", first, "7"))
     assert tracker.share_s == 10
     second = machine(DAY_S + 60, queued("7", submitted_s=DAY_S + 20))
-    tracker.look(second, yields("e1-5", second, "7"))
+    tracker.on_poll(second, yields("e1-5", second, "7"))
     assert tracker.share_s == 40
-    tracker.look(machine(DAY_S + 90, running("7", DAY_S + 65)), [])
+    tracker.on_poll(machine(DAY_S + 90, running("7", DAY_S + 65)), [])
     assert tracker.share_s == 45
-    tracker.look(machine(DAY_S + 120, running("7", DAY_S + 65)), [])
+    tracker.on_poll(machine(DAY_S + 120, running("7", DAY_S + 65)), [])
     assert tracker.share_s == 45
 
 
 def test_a_job_that_never_stood_behind_us_has_no_share() -> None:
     tracker = looked()
     now = machine(DAY_S + 30, running("old", DAY_S - 50), running("7", DAY_S + 20, submitted_s=DAY_S + 10))
-    (record,) = tracker.look(now, [])
+    (record,) = tracker.on_poll(now, [])
 
     assert (record.id, record.share_s, record.could_start_s, record.plans) == ("7", 0.0, None, [])
     assert (record.submitted_s, record.started_s, record.uncertainty_s) == (DAY_S + 10, DAY_S + 20, 30)
-    assert tracker.look(now, []) == []
+    assert tracker.on_poll(now, []) == []
     assert tracker.day(now.at_s) == Totals(jobs=1, wait_s=10)
 
 
 def test_the_share_runs_from_submission_to_start() -> None:
     tracker = looked()
     first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
-    assert tracker.look(first, yields("e1-4", first, "7")) == []
+    assert tracker.on_poll(first, yields("e1-4", first, "7")) == []
     assert tracker.waiting == 1
-    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 38)), [])
+    (record,) = tracker.on_poll(machine(DAY_S + 60, running("7", DAY_S + 38)), [])
 
     assert (record.could_start_s, record.share_s, record.uncertainty_s) == (DAY_S + 20, 18, 10)
     assert record.plans == ["e1-4"]
@@ -122,10 +122,10 @@ def test_totals_of_a_day_are_kept_by_share_of_the_machine_and_requested_walltime
     first = msgspec.structs.replace(
         machine(DAY_S + 30, queued("7", width=2, submitted_s=DAY_S + 20)), nodes=nodes
     )
-    tracker.look(first, yields("e1-4", first, "7"))
+    tracker.on_poll(first, yields("e1-4", first, "7"))
     started = [running("7", DAY_S + 38, width=2), running("8", DAY_S + 50, width=128, ends_s=DAY_S + 90_000)]
     later = msgspec.structs.replace(machine(DAY_S + 60, *started), nodes=nodes)
-    records = tracker.look(later, [])
+    records = tracker.on_poll(later, [])
 
     assert [(each.limit_s, each.nodes) for each in records] == [(600, 128), (89_950, 128)]
     assert tracker.day_classes(DAY_S + 60) == {
@@ -142,8 +142,8 @@ def test_totals_of_a_day_are_kept_by_share_of_the_machine_and_requested_walltime
 def test_a_job_that_leaves_unseen_has_the_walltime_that_it_asked_for() -> None:
     tracker = looked()
     first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
-    tracker.look(first, yields("e1-4", first, "7"))
-    (record,) = tracker.look(machine(DAY_S + 60), [])
+    tracker.on_poll(first, yields("e1-4", first, "7"))
+    (record,) = tracker.on_poll(machine(DAY_S + 60), [])
     assert record.limit_s == 600
 
 
@@ -151,7 +151,7 @@ def test_totals_of_old_days_are_forgotten() -> None:
     tracker = looked()
     for day in range(9):
         at_s = DAY_S + day * 86400 + 60
-        tracker.look(machine(at_s, running(f"j{day}", at_s - 5)), [])
+        tracker.on_poll(machine(at_s, running(f"j{day}", at_s - 5)), [])
     assert tracker.day(DAY_S + 60) == Totals()
     assert tracker.day(DAY_S + 8 * 86400).jobs == 1
 
@@ -159,19 +159,19 @@ def test_totals_of_old_days_are_forgotten() -> None:
 def test_a_job_that_waited_before_could_start_about_half_an_interval_ago() -> None:
     tracker = looked()
     first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S - 900))
-    tracker.look(first, yields("e1-4", first, "7"))
-    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 38)), [])
+    tracker.on_poll(first, yields("e1-4", first, "7"))
+    (record,) = tracker.on_poll(machine(DAY_S + 60, running("7", DAY_S + 38)), [])
     assert (record.could_start_s, record.share_s, record.uncertainty_s) == (DAY_S + 15, 23, 30)
 
 
 def test_waiting_on_free_nodes_is_the_schedulers() -> None:
     tracker = looked()
     now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
-    tracker.look(now, yields("e1-1", now, "7"))
+    tracker.on_poll(now, yields("e1-1", now, "7"))
     for at_s in (60, 90):
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
-        tracker.look(now, yields("", now, idle=4))
-    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 95)), [])
+        tracker.on_poll(now, yields("", now, idle=4))
+    (record,) = tracker.on_poll(machine(DAY_S + 120, running("7", DAY_S + 95)), [])
     assert (record.share_s, record.plans) == (15, ["e1-1"])  # the nodes were free at 60, and were not at 30
     assert (record.share_low_s, record.share_high_s) == (0, 30)
 
@@ -180,8 +180,8 @@ def test_nodes_that_others_took_afterwards_are_no_more_ours() -> None:
     tracker = looked()
     for at_s, blocked, idle in ((30, ["7"], 0), (60, [], 4), (90, [], 0)):
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
-        tracker.look(now, yields("e1-1", now, *blocked, idle=idle))
-    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
+        tracker.on_poll(now, yields("e1-1", now, *blocked, idle=idle))
+    (record,) = tracker.on_poll(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
     assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 15, 30)
 
 
@@ -206,7 +206,7 @@ def share_of(
         )
         decision = decide(situation, Policy.YIELD)
         seen.update(decision.yields_to)
-        tracker.look(now, [Yielded("e1-1" if decision.yields_to else "", situation, decision)])
+        tracker.on_poll(now, [Yielded("e1-1" if decision.yields_to else "", situation, decision)])
     return tracker.share_s, len(seen)
 
 
@@ -228,8 +228,8 @@ def test_standing_in_the_way_again_is_ours_again() -> None:
     tracker = looked()
     for at_s, blocked, idle in ((30, ["7"], 0), (60, [], 4), (90, ["7"], 3)):
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
-        tracker.look(now, yields(f"e1-{at_s}", now, *blocked, idle=idle))
-    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
+        tracker.on_poll(now, yields(f"e1-{at_s}", now, *blocked, idle=idle))
+    (record,) = tracker.on_poll(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
     # until between the looks at 30 and 60, and again from between those at 60 and 90
     assert (record.share_s, record.plans) == (50, ["e1-30", "e1-90"])
     assert (record.share_low_s, record.share_high_s) == (0, 80)
@@ -245,16 +245,16 @@ def test_what_the_scheduler_would_not_start_without_us_either_does_not_wait_for_
                 msgspec.structs.replace(each, situation=msgspec.structs.replace(each.situation, queue=[]))
                 for each in plans
             ]
-        tracker.look(now, plans)
-    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
+        tracker.on_poll(now, plans)
+    (record,) = tracker.on_poll(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
     assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 15, 30)
 
 
 def test_idle_nodes_of_another_pool_are_enough() -> None:
     tracker = looked()
     now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
-    tracker.look(now, [*yields("e1-1", now, "7"), *yields("e1-2", now, idle=4, ready=("7",))])
-    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
+    tracker.on_poll(now, [*yields("e1-1", now, "7"), *yields("e1-2", now, idle=4, ready=("7",))])
+    (record,) = tracker.on_poll(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
     assert (record.share_low_s, record.share_s, record.share_high_s) == (0, 5, 10)
 
 
@@ -263,9 +263,9 @@ def test_an_idle_node_is_enough_for_the_first_job_alone() -> None:
     tracker = looked()
     wishes = [queued(name, width=1, submitted_s=DAY_S + 20) for name in ("7", "8", "9")]
     now = machine(DAY_S + 30, *wishes)
-    tracker.look(now, [*yields("e1-1", now, "8", "9"), *yields("e1-2", now, idle=1, ready=("7",))])
+    tracker.on_poll(now, [*yields("e1-1", now, "8", "9"), *yields("e1-2", now, idle=1, ready=("7",))])
     started = [running(name, DAY_S + 50, width=1, submitted_s=DAY_S + 20) for name in ("8", "9")]
-    records = tracker.look(machine(DAY_S + 60, *started), [])
+    records = tracker.on_poll(machine(DAY_S + 60, *started), [])
     assert [(each.id, each.share_s) for each in records] == [("8", 30), ("9", 30)]
 
 
@@ -280,8 +280,8 @@ def test_a_part_of_a_job_that_idle_nodes_are_enough_for_is_not_the_job() -> None
         msgspec.structs.replace(each, situation=msgspec.structs.replace(each.situation, queue=part))
         for each in (mine, idle)
     ]
-    tracker.look(now, plans)
-    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
+    tracker.on_poll(now, plans)
+    (record,) = tracker.on_poll(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
     assert record.share_s == 35
 
 
@@ -315,13 +315,13 @@ def test_a_job_that_no_poll_saw_wait_and_that_starts_on_a_node_of_tidemill_waite
     """A job of 5 cores comes while Tidemill holds all nodes, and these are released before the next poll. Before, such
     a job had no part, and its wait counted as what the scheduler takes."""
     tracker = Tracker(30)
-    tracker.look(among("n1", "n2", at_s=DAY_S, jobs=(ours("n1"), ours("n2"))), [], held("n1", "n2"))
+    tracker.on_poll(among("n1", "n2", at_s=DAY_S, jobs=(ours("n1"), ours("n2"))), [], held("n1", "n2"))
     later = among(
         "n1", "n2", at_s=DAY_S + 30,
         jobs=(small("7", "n1", submitted_s=DAY_S + 5, started_s=DAY_S + 16),
               small("8", "n2", submitted_s=DAY_S + 20, started_s=DAY_S + 21)),
     )  # fmt: skip
-    first, second = tracker.look(later, [], OwnNodes(released={"n1": DAY_S + 14, "n2": DAY_S + 14}))
+    first, second = tracker.on_poll(later, [], OwnNodes(released={"n1": DAY_S + 14, "n2": DAY_S + 14}))
     assert (first.could_start_s, first.share_low_s, first.share_s, first.share_high_s) == (
         DAY_S + 5,
         0,
@@ -337,26 +337,26 @@ def test_without_the_time_of_a_release_half_of_such_a_wait_is_likely_or_all_but_
     for known, share_s in ((0, 5.5), (LATENCIES_MIN, 9.0)):
         tracker = Tracker(30)
         at_s = DAY_S
-        tracker.look(among("n1", "n2", at_s=at_s), [])
+        tracker.on_poll(among("n1", "n2", at_s=at_s), [])
         for number in range(known):
             at_s += 30
             quick = small(f"f{number}", "n2", submitted_s=at_s - 10, started_s=at_s - 8)
-            tracker.look(among("n1", "n2", at_s=at_s, jobs=(quick,)), [])
+            tracker.on_poll(among("n1", "n2", at_s=at_s, jobs=(quick,)), [])
             at_s += 30
-            tracker.look(among("n1", "n2", at_s=at_s, jobs=(ours("n1"),)), [], held("n1"))
+            tracker.on_poll(among("n1", "n2", at_s=at_s, jobs=(ours("n1"),)), [], held("n1"))
         if not known:
-            tracker.look(among("n1", "n2", at_s=at_s, jobs=(ours("n1"),)), [], held("n1"))
+            tracker.on_poll(among("n1", "n2", at_s=at_s, jobs=(ours("n1"),)), [], held("n1"))
         job = small("7", "n1", submitted_s=at_s + 5, started_s=at_s + 16)
-        (record,) = tracker.look(among("n1", "n2", at_s=at_s + 30, jobs=(job,)), [])
+        (record,) = tracker.on_poll(among("n1", "n2", at_s=at_s + 30, jobs=(job,)), [])
         assert (record.share_s, record.share_high_s) == (share_s, 11)
 
 
 def test_a_job_that_waited_at_the_last_poll_and_was_not_yielded_to_has_an_upper_bound_alone() -> None:
     """Its start was planned, and Tidemill made way for it in time."""
     tracker = Tracker(30)
-    tracker.look(among("n1", at_s=DAY_S, jobs=(ours("n1"),)), [], held("n1"))
+    tracker.on_poll(among("n1", at_s=DAY_S, jobs=(ours("n1"),)), [], held("n1"))
     job = small("7", "n1", submitted_s=DAY_S - 500, started_s=DAY_S + 16)
-    (record,) = tracker.look(
+    (record,) = tracker.on_poll(
         among("n1", at_s=DAY_S + 30, jobs=(job,)), [], OwnNodes(released={"n1": DAY_S + 14})
     )
     assert (record.could_start_s, record.share_s, record.share_high_s) == (None, 0, 16)
@@ -368,13 +368,13 @@ def test_waits_for_nodes_of_others_are_not_taken_for_the_schedulers() -> None:
     at_s = DAY_S
     for number in range(LATENCIES_MIN):
         other = small(f"o{number}", "n1", submitted_s=at_s - 900, started_s=at_s - 800)
-        tracker.look(among("n1", "n2", at_s=at_s, jobs=(other,)), [])
+        tracker.on_poll(among("n1", "n2", at_s=at_s, jobs=(other,)), [])
         at_s += 30
         after = small(f"p{number}", "n1", submitted_s=at_s - 29, started_s=at_s - 1)
-        tracker.look(among("n1", "n2", at_s=at_s, jobs=(after,)), [])
+        tracker.on_poll(among("n1", "n2", at_s=at_s, jobs=(after,)), [])
         at_s += 300
         rare = small(f"r{number}", "n2", submitted_s=at_s - 200, started_s=at_s - 1)
-        tracker.look(among("n1", "n2", at_s=at_s, jobs=(rare,)), [])
+        tracker.on_poll(among("n1", "n2", at_s=at_s, jobs=(rare,)), [])
         at_s += 30
     assert tracker.latency_s is None
 
@@ -383,10 +383,10 @@ def test_a_job_that_leaves_unseen_counts_until_it_was_last_seen() -> None:
     """Before, it counted until the poll that missed it: more than it can have waited, if it had started meanwhile."""
     tracker = looked()
     first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
-    tracker.look(first, yields("e1-4", first, "7"))
+    tracker.on_poll(first, yields("e1-4", first, "7"))
     second = machine(DAY_S + 60, queued("7", submitted_s=DAY_S + 30))
-    tracker.look(second, yields("e1-5", second, "7"))
-    (record,) = tracker.look(machine(DAY_S + 90), [])
+    tracker.on_poll(second, yields("e1-5", second, "7"))
+    (record,) = tracker.on_poll(machine(DAY_S + 90), [])
     assert (record.started_s, record.share_s, record.uncertainty_s) == (None, 30, 30)
     assert (record.share_low_s, record.share_high_s, wait_of(record)) == (30, 60, 30)
     assert (record.user, record.width) == ("ann", 4)
@@ -394,15 +394,15 @@ def test_a_job_that_leaves_unseen_counts_until_it_was_last_seen() -> None:
 
 def test_our_own_allocations_are_nobody_whom_we_delay() -> None:
     tracker = looked()
-    assert tracker.look(machine(DAY_S + 30, running("a", DAY_S + 20, ours=True)), []) == []
+    assert tracker.on_poll(machine(DAY_S + 30, running("a", DAY_S + 20, ours=True)), []) == []
 
 
 def test_a_snapshot_that_hides_others_says_nothing_about_them() -> None:
     tracker = looked()
     first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
-    tracker.look(first, yields("e1-4", first, "7"))
-    assert tracker.look(machine(DAY_S + 60, hidden=["others' jobs"]), []) == []
-    (record,) = tracker.look(machine(DAY_S + 90, running("7", DAY_S + 50)), [])
+    tracker.on_poll(first, yields("e1-4", first, "7"))
+    assert tracker.on_poll(machine(DAY_S + 60, hidden=["others' jobs"]), []) == []
+    (record,) = tracker.on_poll(machine(DAY_S + 90, running("7", DAY_S + 50)), [])
     assert record.share_s == 20
 
 
@@ -438,7 +438,7 @@ def test_the_next_agent_goes_on_with_what_was_written() -> None:
         jobs=1, delayed=1, share_s=5, worst_s=5, worst_id="8", share_high_s=5, wait_s=5
     )
 
-    (record,) = tracker.look(machine(DAY_S + 90, running("7", DAY_S + 70), running("9", DAY_S + 80)), [])
+    (record,) = tracker.on_poll(machine(DAY_S + 90, running("7", DAY_S + 70), running("9", DAY_S + 80)), [])
     assert (record.id, record.share_s, record.plans) == ("7", 40, ["e1-4", "e1-5"])
 
 
@@ -449,7 +449,7 @@ def test_an_agent_that_was_away_for_long_does_not_charge_the_time_in_which_nobod
     )  # fmt: skip
     tracker = Tracker(30)
     tracker.restore([plan])
-    records = tracker.look(machine(DAY_S + 3630, running("7", DAY_S + 2000)), [])
+    records = tracker.on_poll(machine(DAY_S + 3630, running("7", DAY_S + 2000)), [])
     assert [(each.id, each.share_s, each.share_high_s) for each in records] == [
         ("7", 0, 2000),  # from a poll before the plan
         ("8", 0, 3630),  # it may have waited until now
@@ -461,12 +461,12 @@ def test_what_a_scheduler_takes_to_start_a_job_on_free_nodes_is_no_harm() -> Non
     at_s = DAY_S
     for number in range(LATENCIES_MIN):
         at_s += 30
-        tracker.look(machine(at_s, running(f"f{number}", at_s - 8, submitted_s=at_s - 10)), [])
+        tracker.on_poll(machine(at_s, running(f"f{number}", at_s - 8, submitted_s=at_s - 10)), [])
     assert tracker.latency_s == 2
     at_s += 30
     first = machine(at_s, queued("7", submitted_s=at_s - 10))
-    tracker.look(first, yields("e1-4", first, "7"))
-    (record,) = tracker.look(machine(at_s + 30, running("7", at_s + 5)), [])
+    tracker.on_poll(first, yields("e1-4", first, "7"))
+    (record,) = tracker.on_poll(machine(at_s + 30, running("7", at_s + 5)), [])
     assert (record.share_low_s, record.share_s, record.share_high_s) == (3, 13, 15)
 
 
@@ -475,7 +475,7 @@ def test_a_job_on_shared_nodes_is_as_large_as_its_cores() -> None:
     tracker = looked()
     shared = running("7", DAY_S + 20, width=1, cores=5, whole=False)
     whole = running("8", DAY_S + 20, width=4, cores=32)
-    records = tracker.look(msgspec.structs.replace(machine(DAY_S + 30, shared, whole), nodes=nodes), [])
+    records = tracker.on_poll(msgspec.structs.replace(machine(DAY_S + 30, shared, whole), nodes=nodes), [])
     assert [kind_of(each).size for each in records] == ["1/4", "1"]
 
 
@@ -483,6 +483,6 @@ def test_evidence_is_bounded() -> None:
     tracker = looked()
     for number in range(2 * PLANS_MAX):
         now = machine(DAY_S + 30 + number, queued("7"))
-        tracker.look(now, yields(f"e1-{number}", now, "7"))
-    (record,) = tracker.look(machine(DAY_S + 990, running("7", DAY_S + 980)), [])
+        tracker.on_poll(now, yields(f"e1-{number}", now, "7"))
+    (record,) = tracker.on_poll(machine(DAY_S + 990, running("7", DAY_S + 980)), [])
     assert len(record.plans) == PLANS_MAX

@@ -91,7 +91,7 @@ def test_only_new_small_jobs_that_could_start_are_learned() -> None:
 def test_pools_that_are_gone_are_forgotten() -> None:
     rooms = Headrooms()
     for poll in range(3 * POOLS_MAX):
-        rooms.keep(["stays", f"gone-{poll}"])
+        rooms.retain(["stays", f"gone-{poll}"])
         for at_s in (30.0 * poll, 30.0 * poll + 10):
             for name in ("stays", f"gone-{poll}"):
                 present = {f"{name}-{at_s}": 1}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.harvest.machine.neighbours import also_waiting
-from tidemill.harvest.machine.pools import Terms, cut, decide_each
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation
+from tidemill.harvest.snapshot.neighbours import also_waiting
+from tidemill.harvest.snapshot.pools import Terms, cut, decide_each
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Running, Snapshot
 
 NOW = 1_000_000.0

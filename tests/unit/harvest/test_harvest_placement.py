@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.machine.backfill import NodesRelease
-from tidemill.harvest.machine.placement import Homes, Layout, layout_of
-from tidemill.harvest.machine.pools import Terms, cut, decide_each
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Waiting
+from tidemill.harvest.snapshot.backfill import NodesRelease
+from tidemill.harvest.snapshot.placement import Homes, Layout, layout_of
+from tidemill.harvest.snapshot.pools import Terms, cut, decide_each
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 

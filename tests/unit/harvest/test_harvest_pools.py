@@ -9,8 +9,6 @@ import msgspec
 import pytest
 from tests.effort import lines_run
 
-from tidemill.harvest.machine.occupancy import FAR_S
-from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.plan.ours import Held, Holding
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import (
@@ -24,6 +22,8 @@ from tidemill.harvest.plan.situation import (
     Waiting,
 )
 from tidemill.harvest.plan.waves import Binding
+from tidemill.harvest.snapshot.occupancy import FAR_S
+from tidemill.harvest.snapshot.pools import Pool, Terms, cut, decide_each
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
 
 NOW = 1_000_000.0

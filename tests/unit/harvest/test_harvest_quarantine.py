@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tidemill.batch.contract import Ending
-from tidemill.harvest.machine.quarantine import (
+from tidemill.harvest.snapshot.quarantine import (
     FAILED_ENDINGS,
     AllocationEnd,
     Outcome,

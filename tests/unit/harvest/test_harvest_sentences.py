@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from tidemill.batch.reasons import shown_reason, slurm_meaning
-from tidemill.harvest.machine.counting import count_nodes, held_nodes, with_away
 from tidemill.harvest.plan.sentences import (
     awaited_text,
     capacity_text,
@@ -15,6 +14,7 @@ from tidemill.harvest.plan.sentences import (
     sentence,
 )
 from tidemill.harvest.plan.waves import SENTENCES, Binding
+from tidemill.harvest.snapshot.counting import count_nodes, held_nodes, with_away
 from tidemill.model.figures.awaited import (
     Hindrance,
     NodeCounts,

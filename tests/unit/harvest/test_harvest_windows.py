@@ -9,7 +9,7 @@ from tests.effort import lines_run
 
 from tidemill.cli.site.windows import unseen
 from tidemill.errors import ConfigError
-from tidemill.harvest.machine.windows import UNLIMITED_S, Request, Step, windows
+from tidemill.harvest.snapshot.windows import UNLIMITED_S, Request, Step, windows
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
 
 NOW = 1_000_000.0

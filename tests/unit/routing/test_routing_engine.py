@@ -117,11 +117,11 @@ def test_health_contents_and_datasets_are_those_that_the_engine_knows(tmp_path: 
         caches = [own(tmp_path), OTHERS]
         assert "it fell, at " in FarReads(caches, links).noted("own", 0, 9)
         assert FarReads(caches, links).noted("other", 0, 9) == ""
-        share = CacheShares(caches).of("own", URL)
+        share = CacheShares(caches).share("own", URL)
         assert share is not None
         assert share.share == 0.25
-        assert CacheShares(caches).of("own", "root://far.example//store/e/f") is None
-        assert CacheShares(caches).of("other", URL) is None
+        assert CacheShares(caches).share("own", "root://far.example//store/e/f") is None
+        assert CacheShares(caches).share("other", URL) is None
         assert CacheHoldings(caches).now() == [HeldData("root://far.example//store/d", 0.5)]
         assert CacheHoldings([own(tmp_path / "broken")]).now() == []
         assert (view_of(caches[0]).state, view_of(OTHERS).state) == ("running", "other")
@@ -145,12 +145,12 @@ def test_a_node_that_cannot_run_it_is_named_and_none_is_asked_until_one_can(tmp_
         caches = NodeCaches([cache])
     row = JobRoute(name="data", event=None, way="node", url=URL, why="through cache `n`: it is far")
 
-    caches.heard(said("failed", "`xrootd` is not there on its PATH"))
+    caches.on_note(said("failed", "`xrootd` is not there on its PATH"))
     (near,) = caches.near(cache, [FarCopy(url=URL, place="root://far.example:1094")])
     assert near.link.is_down
     assert near.why_down == "`xrootd` is not there on its PATH (a1.r0)"
-    assert "the next way: `xrootd` is not there" in caches.told(row).why
+    assert "the next way: `xrootd` is not there" in caches.with_node_faults(row).why
 
-    caches.heard(said("runs"))
+    caches.on_note(said("runs"))
     assert caches.why_down() == ""
-    assert caches.told(row) == row
+    assert caches.with_node_faults(row) == row

@@ -28,22 +28,22 @@ def test_the_longest_text_before_the_star_decides(tmp_path: Path) -> None:
         more="root://p//* root://e//*\n",
     )
 
-    assert made.of("root://o//other/y") == ["root://a//other/y"]
-    assert made.of("root://o//store/y.root") == ["root://b//y", "/data/y"]
-    assert made.of("root://o//store/y.txt") == ["root://a//store/y.txt"]
-    assert made.of("root://o//store/x.root") == ["root://c//one"]
-    assert made.of("rucio:lab/f") == ["root://d//lab/f"]
-    assert made.of("root://p//q") == ["root://e//q"]
-    assert made.of("root://nowhere//x") == []
+    assert made.copies("root://o//other/y") == ["root://a//other/y"]
+    assert made.copies("root://o//store/y.root") == ["root://b//y", "/data/y"]
+    assert made.copies("root://o//store/y.txt") == ["root://a//store/y.txt"]
+    assert made.copies("root://o//store/x.root") == ["root://c//one"]
+    assert made.copies("rucio:lab/f") == ["root://d//lab/f"]
+    assert made.copies("root://p//q") == ["root://e//q"]
+    assert made.copies("root://nowhere//x") == []
 
 
 def test_a_list_that_changed_is_read_again(tmp_path: Path) -> None:
     made = lists(tmp_path, "root://o//* root://a//*\n")
-    assert made.of("root://o//x") == ["root://a//x"]
+    assert made.copies("root://o//x") == ["root://a//x"]
     (tmp_path / "list").write_text("root://o//* root://new//*\n")
     made._next_look_s = 0.0
 
-    assert made.of("root://o//x") == ["root://new//x"]
+    assert made.copies("root://o//x") == ["root://new//x"]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_a_list_that_changed_is_read_again(tmp_path: Path) -> None:
 )
 def test_a_malformed_line_is_named_with_its_number(tmp_path: Path, line: str, why: str) -> None:
     with pytest.raises(ConfigError, match=f"list:2: .*{why}"):
-        lists(tmp_path, f"# a comment\n{line}\n").of("root://o//x")
+        lists(tmp_path, f"# a comment\n{line}\n").copies("root://o//x")
 
 
 def test_a_list_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gone"):
-        ReplicaLists(Replicas(files=tmp_path / "gone")).of("root://o//x")
+        ReplicaLists(Replicas(files=tmp_path / "gone")).copies("root://o//x")

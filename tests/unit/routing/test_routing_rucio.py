@@ -59,7 +59,7 @@ def serving(*replies: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
 def ask(*replies: bytes | Callable[[socket.socket], None], silence_s: float = 5.0) -> RucioReplicas:
     with serving(*replies) as url, timing(routing={"CATALOGUE_SILENCE_S": silence_s}):
         made = RucioReplicas(Rucio(url=url), keep_s=600)
-        made.of([NAME])
+        made.look_up([NAME])
         return made
 
 

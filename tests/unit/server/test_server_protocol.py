@@ -72,9 +72,9 @@ def answer_of(reply: SyncReply) -> tuple[SyncReply | None, str | None]:
     ends_s = time.monotonic() + 10
     taken = None
     while taken is None and not site.failures and time.monotonic() < ends_s:
-        taken = site.take()
+        taken = site.poll_reply()
     site.close()
-    return taken, site.said
+    return taken, site.last_error
 
 
 def test_a_site_takes_nothing_of_an_answer_of_another_protocol() -> None:

@@ -73,7 +73,7 @@ def test_the_secret_is_refused_in_clear_text_from_another_machine(
     scope = {"method": "GET", "scheme": scheme, "headers": headers, "client": (client, 40_000)}
     authenticator = Authenticator(secret=SECRET)
     if is_taken:
-        assert asyncio.run(authenticator.identify(scope)).is_everybody
+        assert asyncio.run(authenticator.identify(scope)).is_local_admin
         return
     with pytest.raises(StrangerError, match="in clear text from another machine"):
         asyncio.run(authenticator.identify(scope))

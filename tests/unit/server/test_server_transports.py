@@ -29,7 +29,7 @@ from tidemill.server.watch.health import Watched, health, problems
 from tidemill.server.watch.metrics import ServerMetrics
 from tidemill.site.link.transport import HttpTransport, open_transport
 from tidemill.wire.api import REQUEST_BYTES_MAX
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 from tidemill.wire.transports import kind_of, scheme_of, wanted
 
 MODULE = """

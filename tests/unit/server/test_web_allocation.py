@@ -15,7 +15,7 @@ from tidemill.wire.monitoring import AllocationSamples, NodePoint, NodeSeries, S
 
 def held(*sent: AllocationSamples) -> SampleReply:
     window = SampleWindow()
-    window.take("s", sent)
+    window.add("s", sent)
     return window.reply("s", "a")
 
 

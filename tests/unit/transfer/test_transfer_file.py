@@ -32,8 +32,8 @@ def test_paths_outside_the_roots_are_refused_also_through_links(root: Path) -> N
     (root / "link").symlink_to("/etc/passwd")
     for url in ("/etc/passwd", f"file://{root}/../../etc/passwd", str(root / "link")):
         with pytest.raises(SiteError, match="outside this site's data roots"):
-            transfer.look(url)
-    assert transfer.look((root / "in.txt").as_uri()).size_bytes == 5
+            transfer.stat(url)
+    assert transfer.stat((root / "in.txt").as_uri()).size_bytes == 5
 
 
 def test_the_sites_own_files_are_nobodys_although_a_root_holds_them(tmp_path: Path, root: Path) -> None:
@@ -48,16 +48,16 @@ def test_the_sites_own_files_are_nobodys_although_a_root_holds_them(tmp_path: Pa
     )
     for path in (site / "apps" / "a.toml", root / "way_in" / "apps" / "a.toml", tmp_path / "key"):
         with pytest.raises(SiteError, match="is the site's own"):
-            transfer.look(str(path))
+            transfer.stat(str(path))
     for path in (root / "in.txt", site / "out" / "1-o", root / "way_in" / "out" / "1-o"):
-        assert transfer.look(str(path)).size_bytes > 0
+        assert transfer.stat(str(path)).size_bytes > 0
 
 
 def test_a_file_that_was_exchanged_for_a_link_after_it_was_judged_is_not_read(
     tmp_path: Path, root: Path
 ) -> None:
     transfer = FileTransfer(Roots([root]), size_max=10_000)
-    source = transfer.look(str(root / "in.txt"))
+    source = transfer.stat(str(root / "in.txt"))
     (root / "in.txt").unlink()
     (root / "in.txt").symlink_to("/etc/passwd")
     with pytest.raises(SiteError, match="outside this site's data roots"):
@@ -74,7 +74,7 @@ def test_missing_large_and_special_files_are_refused(root: Path) -> None:
     transfer = FileTransfer(Roots([root]), size_max=3)
     for name, part in (("absent", "No such file"), ("in.txt", "5 bytes"), (".", "not a regular file")):
         with pytest.raises(SiteError, match=part):
-            transfer.look(str(root / name))
+            transfer.stat(str(root / name))
 
 
 def test_locations_are_told_from_plain_lines() -> None:
@@ -151,20 +151,20 @@ def test_what_lacks_is_lasting_and_what_a_file_system_fails_for_a_moment_is_not(
 ) -> None:
     transfer = FileTransfer(Roots([Path("/")]), size_max=100)
     with pytest.raises(SiteError, match="No such file") as lacks:
-        transfer.look(str(root / "none"))
+        transfer.stat(str(root / "none"))
     assert not lacks.value.transient
-    source = transfer.look(str(root / "in.txt"))
+    source = transfer.stat(str(root / "in.txt"))
     (root / "in.txt").unlink()
     with pytest.raises(SiteError, match="No such file") as gone:
         transfer.fetch(source, tmp_path / "copy", sha256=None)
     assert not gone.value.transient
     (root / "in.txt").write_text("hello")
     with pytest.raises(SiteError, match="No such file") as no_stage:
-        transfer.fetch(transfer.look(str(root / "in.txt")), tmp_path / "none" / "copy", sha256=None)
+        transfer.fetch(transfer.stat(str(root / "in.txt")), tmp_path / "none" / "copy", sha256=None)
     assert no_stage.value.transient, "the stage area is the site's"
     (root / "sick").symlink_to(
         "/proc/self/mem"
     )  # reading it fails with EIO, as of a file system that is away
     with pytest.raises(SiteError, match="Input/output error") as sick:
-        transfer.fetch(transfer.look(str(root / "sick")), tmp_path / "copy", sha256="0" * 64)
+        transfer.fetch(transfer.stat(str(root / "sick")), tmp_path / "copy", sha256="0" * 64)
     assert sick.value.transient

@@ -71,7 +71,7 @@ def test_a_file_whose_server_refuses_head_is_read_by_get(http: Origin, tmp_path:
     http.said["HEAD", f"/f?{SIGNED}"] = answer(status, is_head=True)
     by = mover(http)
 
-    stat = by.look(url, by.watch())
+    stat = by.stat(url, by.watch())
 
     assert (stat.size_bytes, stat.version) == (len(CONTENT), f'{len(CONTENT)} "1"')
     assert get(by, url, tmp_path) == CONTENT
@@ -83,7 +83,7 @@ def test_the_size_is_that_of_the_file_where_its_first_byte_alone_comes(http: Ori
     http.said["GET", "/f"] = answer("206 Partial Content", b"w", f"Content-Range: bytes 0-0/{len(CONTENT)}")
     by = mover(http)
 
-    assert by.look(url, by.watch()).size_bytes == len(CONTENT)
+    assert by.stat(url, by.watch()).size_bytes == len(CONTENT)
     assert http.asked[-1][2]["range"] == "bytes=0-0"
 
 
@@ -105,7 +105,7 @@ def test_the_size_of_a_file_is_known_though_its_first_byte_comes_in_a_chunk(
     http.decide = lambda method, target, headers: ranged(headers, CONTENT) if method == "GET" else None
     by = mover(http)
 
-    stat = by.look(f"{http.base}/f", by.watch())
+    stat = by.stat(f"{http.base}/f", by.watch())
     assert (stat.size_bytes, stat.version, stat.is_told) == (len(CONTENT), f'{len(CONTENT)} "1"', True)
     assert get(by, f"{http.base}/f", tmp_path) == CONTENT
 
@@ -168,7 +168,7 @@ def test_a_file_whose_whole_size_a_part_does_not_say_is_asked_for_whole(http: Or
         None if method == "HEAD" else ranged(headers, CONTENT, total=False)
     )
     by = mover(http)
-    assert not by.look(f"{http.base}/f", by.watch()).is_told
+    assert not by.stat(f"{http.base}/f", by.watch()).is_told
     assert get(by, f"{http.base}/f", tmp_path) == CONTENT
 
 

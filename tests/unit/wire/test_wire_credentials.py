@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.errors import ConfigError
 from tidemill.wire.credentials import Credentials, find_token, read_key, read_secret, read_token
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from tests.worlds.home.world import namespace_command
 from tidemill.client import Client
 from tidemill.client.home import read_up
 from tidemill.wire.api import JobRow
-from tidemill.wire.http import NotFoundError
+from tidemill.wire.server_connection import NotFoundError
 
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
 NAMESPACE = [

@@ -71,7 +71,7 @@ class Served:
             return
         self.it.fleet.beat(1)
         if self.mailbox is not None:
-            self.mailbox.take(records[self._taken :])
+            self.mailbox.on_records(records[self._taken :])
             self._taken = len(records)
             self.mailbox.step([self.seat(name) for name in sorted(self.running)], clock.monotonic_s())
 

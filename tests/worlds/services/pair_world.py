@@ -20,7 +20,7 @@ from tests.worlds.services.server_process import UnixConnection
 from tidemill.client import Client
 from tidemill.errors import TidemillError
 from tidemill.server.database.store import Store
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "postgresql.sh"
 TAKE_OVER_S = 15.0

@@ -30,7 +30,7 @@ from tidemill.wire.api import (
     SyncRequest,
 )
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 from tidemill.wire.transports import Transport
 from tidemill_messages.broker import broker_of
 from tidemill_messages.transport import AmqpTransport

@@ -31,8 +31,8 @@ DATASETS_MAX = 20
 def contents(directory: Path) -> CacheContents | None:
     """What a cache that runs holds; None = it does not, or nothing was listed yet. Raises TidemillError."""
     state = read_state(directory)
-    found = read_contents(directory) if state is not None and is_supervised(directory, state) else None
-    return None if found is None else CacheContents(found.at_us, partial(cached_share, found))
+    summary = read_contents(directory) if state is not None and is_supervised(directory, state) else None
+    return None if summary is None else CacheContents(summary.at_us, partial(cached_share, summary))
 
 
 def holdings(directory: Path) -> list[tuple[str, float]]:
@@ -40,8 +40,8 @@ def holdings(directory: Path) -> list[tuple[str, float]]:
     state = read_state(directory)
     if state is None or not is_supervised(directory, state):
         return []
-    found = read_contents(directory)
-    return [] if found is None else held(found, origins_of(places.read_cache(directory)))
+    summary = read_contents(directory)
+    return [] if summary is None else held(summary, origins_of(places.read_cache(directory)))
 
 
 def readable(cache: SiteCache) -> Callable[[str], bool]:
@@ -61,11 +61,11 @@ def readable(cache: SiteCache) -> Callable[[str], bool]:
 def about(cache: SiteCache) -> str:
     """What the cache's directory says of it, behind a semicolon. Raises TidemillError."""
     assert cache.directory is not None
-    found = places.read_cache(cache.directory)
-    places.check_credentials(found)
+    config = places.read_cache(cache.directory)
+    places.check_credentials(config)
     now_us = clock.now_us()
     told = []
-    for each in ends_of(found):
+    for each in ends_of(config):
         ends = clock.utc_text(each.ends_us)
         if each.ends_us < now_us:
             raise ConfigError(
@@ -75,7 +75,7 @@ def about(cache: SiteCache) -> str:
         if each.own:
             told.append(f"its credential `{each.path}` is valid until {ends}")
     if not told:
-        shown = found.credential.certificate or found.credential.token_file
+        shown = config.credential.certificate or config.credential.token_file
         told = [
             "it shows origins no credential"
             if shown is None

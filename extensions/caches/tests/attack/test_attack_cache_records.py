@@ -13,9 +13,9 @@ import pytest
 from tidemill.errors import ConfigError
 from tidemill_caches.cli import ls
 from tidemill_caches.contents.cinfo import SUFFIX, CacheAccess, CachedInfo, written
-from tidemill_caches.contents.listing import ScanPace, find
 from tidemill_caches.contents.purging import Purge, PurgeRule
 from tidemill_caches.contents.record import read_contents, write_contents
+from tidemill_caches.contents.scan import ScanPace, find
 
 BLOCK_BYTES = 4096
 LAST = 2**63 - 1

@@ -12,10 +12,10 @@ from extensions.caches.tests.cached_files import BLOCK, info_of, make_cached
 from tidemill import clock
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill_caches.cli.ls import _show_files
-from tidemill_caches.contents import listing, purging
-from tidemill_caches.contents.listing import ScanPace
+from tidemill_caches.contents import purging, scan
 from tidemill_caches.contents.purging import Ages, Memory, Purge, Purged, PurgeRule
 from tidemill_caches.contents.record import cached_share, held, read_contents, write_contents
+from tidemill_caches.contents.scan import ScanPace
 from tidemill_caches.engine.directory import DATA_MARK, locked, make_data
 from tidemill_caches.engine.origins import parse_origin
 from tidemill_caches.engine.state import CacheState, host_name, write_state
@@ -23,7 +23,7 @@ from tidemill_caches.settings import CacheConfig, CacheSpace
 
 
 def names(data: Path, below: str = "/") -> list[str]:
-    return sorted(each.path for _, files in listing.directories(data, below=below) for each in files)
+    return sorted(each.path for _, files in scan.directories(data, below=below) for each in files)
 
 
 def purged(directory: Path, rule: PurgeRule, *, dry_run: bool = False) -> Purged:
@@ -35,7 +35,7 @@ def test_datasets_are_summed_and_the_largest_listed(tmp_path: Path) -> None:
     make_cached(tmp_path, "/store/a/2", info_of(4 * BLOCK + 10, held=[4]))
     make_cached(tmp_path, "/store/b/1", info_of(BLOCK))
 
-    found = listing.summary(listing.datasets(listing.directories(tmp_path)), count_max=1)
+    found = scan.summary(scan.datasets(scan.directories(tmp_path)), count_max=1)
 
     assert [each.dataset for each in found.datasets] == ["/store/a"]
     assert found.datasets[0].held_bytes == 2 * BLOCK + 10
@@ -50,7 +50,7 @@ def test_what_has_no_valid_record_is_counted_apart(tmp_path: Path) -> None:
     make_cached(tmp_path, "/d/alone", info_of(BLOCK)).with_name("alone.cinfo").unlink()
     make_cached(tmp_path, "/d/empty", info_of(BLOCK)).unlink()
 
-    (sums,) = listing.datasets(listing.directories(tmp_path))
+    (sums,) = scan.datasets(scan.directories(tmp_path))
 
     assert (sums.files, sums.unreadable, sums.held_bytes) == (0, 3, 0)
 
@@ -59,7 +59,7 @@ def test_a_file_whose_name_ends_like_a_record_is_a_file(tmp_path: Path) -> None:
     make_cached(tmp_path, "/d/x.cinfo", info_of(BLOCK))
 
     assert names(tmp_path) == ["/d/x.cinfo"]
-    found = listing.find(tmp_path, "/d/x.cinfo")
+    found = scan.find(tmp_path, "/d/x.cinfo")
     assert found is not None
     assert found.info is not None
     assert found.info.is_complete
@@ -74,7 +74,7 @@ def test_a_listing_follows_no_symbolic_link(tmp_path: Path) -> None:
     (data / "d" / "g.cinfo").symlink_to(outside / "secret.cinfo")
 
     assert names(data) == ["/d/f"]
-    found = listing.find(data, "/d/g")
+    found = scan.find(data, "/d/g")
     assert found is not None
     assert found.info is None
 
@@ -83,7 +83,7 @@ def test_a_fifo_in_the_place_of_a_record_blocks_nothing(tmp_path: Path) -> None:
     make_cached(tmp_path, "/d/f", info_of(BLOCK)).with_name("f.cinfo").unlink()
     os.mkfifo(tmp_path / "d" / "f.cinfo")
 
-    assert [each.info for _, files in listing.directories(tmp_path) for each in files] == []
+    assert [each.info for _, files in scan.directories(tmp_path) for each in files] == []
 
 
 def test_directories_without_end_are_refused(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_another_version_of_a_record_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\x03" + path.read_bytes()[1:])
 
     with pytest.raises(ProtocolError, match="version is 3, not 4"):
-        listing.read_info(str(path))
+        scan.read_info(str(path))
 
 
 def test_a_record_is_read_in_one_piece_or_many(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_record_is_read_in_one_piece_or_many(tmp_path: Path) -> None:
     path = make_cached(tmp_path, "/f", info).with_name("f.cinfo")
 
     assert path.stat().st_size > 40_000
-    assert listing.read_info(str(path)) == info
+    assert scan.read_info(str(path)) == info
 
 
 # ---- purging -------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_purge_to_a_size_removes_the_least_recently_used(tmp_path: Path, seed:
     done = Purge(tmp_path, tmp_path / "data", dry_run=False, memory=few).run(PurgeRule(to_bytes=25 * BLOCK))
 
     kept = {
-        each.info.used_s for _, files in listing.directories(tmp_path / "data") for each in files if each.info
+        each.info.used_s for _, files in scan.directories(tmp_path / "data") for each in files if each.info
     }
     assert kept == set(sorted(times)[35:])
     assert (done.files, done.left_files, done.left_bytes) == (35, 25, 25 * BLOCK)
@@ -219,7 +219,7 @@ def test_a_dataset_that_a_bounded_summary_leaves_out_is_unknown(tmp_path: Path) 
     make_cached(tmp_path, "/a/1", info_of(2 * BLOCK))
     make_cached(tmp_path, "/b/1", info_of(BLOCK))
 
-    contents = listing.summary(listing.datasets(listing.directories(tmp_path)), count_max=1)
+    contents = scan.summary(scan.datasets(scan.directories(tmp_path)), count_max=1)
 
     assert cached_share(contents, "/a/1") == 1.0
     assert cached_share(contents, "/b/1") is None
@@ -280,7 +280,7 @@ def test_a_name_that_is_not_utf8_is_summed_listed_and_removed_like_others(
 
     assert [each.dataset for each in found.datasets] == ["/d\\xff\x1b[2J"]
     assert read_contents(tmp_path) == found
-    _show_files([each for _, files in listing.directories(data) for each in files], more=False, as_json=True)
+    _show_files([each for _, files in scan.directories(data) for each in files], more=False, as_json=True)
     assert "\\\\xff\\u001b[2J/f\\\\xe9" in capsys.readouterr().out
     assert purged(tmp_path, PurgeRule()).files == 1
     assert names(data) == []
@@ -296,7 +296,7 @@ def test_nothing_is_removed_or_listed_through_a_symbolic_link(tmp_path: Path) ->
         with pytest.raises(ConfigError, match="symbolic link"):
             purged(tmp_path, PurgeRule(below=below))
     with pytest.raises(ConfigError, match="symbolic link"):
-        listing.find(tmp_path / "data", "/link/store/secret")
+        scan.find(tmp_path / "data", "/link/store/secret")
     assert (outside / "store" / "secret").exists()
 
 
@@ -315,7 +315,7 @@ def test_the_mark_of_the_directory_is_no_cached_file_and_outlives_every_purge(tm
     make_cached(data, "/store/f", info_of(BLOCK))
     make_cached(data, f"/store/{DATA_MARK}", info_of(BLOCK))
 
-    assert [each.dataset for each in listing.datasets(listing.directories(data))] == ["/store"]
+    assert [each.dataset for each in scan.datasets(scan.directories(data))] == ["/store"]
     assert purged(tmp_path, PurgeRule(to_bytes=0)).files == 2
 
     assert make_data(tmp_path, config) == data, "the cache starts again"

@@ -86,7 +86,7 @@ def test_datagrams_that_do_not_arrive_are_counted(dropped: set[int]) -> None:
     sent = range(45)
     for index in sent:
         if index not in dropped:
-            sequences.take("one", (index + 980) % SEQUENCE)
+            sequences.on_datagram("one", (index + 980) % SEQUENCE)
     # those before the first that arrives are lost from number 1 on
     first, last = min(set(sent) - dropped), max(set(sent) - dropped)
     before = (first + 980) % SEQUENCE - 1
@@ -96,7 +96,7 @@ def test_datagrams_that_do_not_arrive_are_counted(dropped: set[int]) -> None:
 def test_a_restarted_server_starts_from_zero_and_late_records_are_counted() -> None:
     sequences = Sequences()
     for number in (1, 2, 3):
-        sequences.take("one", number)
+        sequences.on_datagram("one", number)
     for number in (1, 3, 2, 4):
-        sequences.take("two", number)
+        sequences.on_datagram("two", number)
     assert sequences.lost == 0

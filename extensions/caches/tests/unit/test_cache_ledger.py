@@ -26,16 +26,16 @@ def close(name: str = "/ds/f", done: int = 10, access: int = 1, **changes: Any) 
 
 def test_what_was_prefetched_for_the_same_reader_is_no_hit() -> None:
     sums = CacheLedger()
-    sums.take(close(hit_bytes=10 * MB, origins=["far:1094"]))
+    sums.add_close(close(hit_bytes=10 * MB, origins=["far:1094"]))
     assert (sums.total.hit_bytes, sums.total.known_bytes, sums.total.fetched_bytes) == (10 * MB, 0, 10 * MB)
-    sums.take(close(access=2, hit_bytes=10 * MB))
+    sums.add_close(close(access=2, hit_bytes=10 * MB))
     assert (sums.total.known_bytes, sums.total.fetched_bytes) == (10 * MB, 10 * MB)
     assert sums.origins == {"far:1094": 10 * MB}
 
 
 def test_a_sparse_read_amplifies_and_has_no_hits() -> None:
     sums = CacheLedger()
-    sums.take(close(done=4, miss_bytes=4000))
+    sums.add_close(close(done=4, miss_bytes=4000))
     assert (sums.total.from_origin_bytes, sums.total.served_bytes, sums.total.known_bytes) == (
         4 * MB,
         4000,
@@ -45,24 +45,24 @@ def test_a_sparse_read_amplifies_and_has_no_hits() -> None:
 
 def test_a_file_that_was_removed_and_came_back_is_fetched_again() -> None:
     sums = CacheLedger()
-    sums.take(close(miss_bytes=10 * MB))
-    sums.take(close(miss_bytes=10 * MB))
+    sums.add_close(close(miss_bytes=10 * MB))
+    sums.add_close(close(miss_bytes=10 * MB))
     assert (sums.total.fetched_bytes, sums.total.again_bytes) == (20 * MB, 10 * MB)
 
 
 def test_a_file_whose_past_is_not_known_counts_what_was_waited_for() -> None:
     sums = CacheLedger()
-    sums.take(close(done=8, access=5, miss_bytes=2 * MB, hit_bytes=3 * MB))
+    sums.add_close(close(done=8, access=5, miss_bytes=2 * MB, hit_bytes=3 * MB))
     assert (sums.total.fetched_bytes, sums.total.unsure) == (2 * MB, 1)
 
 
 def test_a_cache_that_fetches_what_it_had_is_thrashing_and_a_new_one_is_not() -> None:
     sums = CacheLedger()
     for number in range(100):
-        sums.take(close(f"/ds/{number}", miss_bytes=10 * MB))
+        sums.add_close(close(f"/ds/{number}", miss_bytes=10 * MB))
     assert not is_thrashing(sums.recent(7200, 1))
     for number in range(100):
-        sums.take(close(f"/ds/{number}", miss_bytes=10 * MB))
+        sums.add_close(close(f"/ds/{number}", miss_bytes=10 * MB))
     assert is_thrashing(sums.recent(7200, 1))
     assert not is_thrashing(sums.recent(7200 + 5 * 3600, 1))
 
@@ -72,7 +72,7 @@ def test_all_tables_are_bounded_and_their_sums_stay() -> None:
     count = ledger.FILES_MAX + 500
     for number in range(count):
         record = close(f"/d{number}/f", miss_bytes=MB, origins=[f"o{number}:1"], detached_s=number * 3600)
-        sums.take(record)
+        sums.add_close(record)
     assert len(sums.datasets) <= ledger.DATASETS_MAX + 1
     assert len(sums.origins) <= ledger.ORIGINS_MAX + 1
     assert len(sums.files) == ledger.FILES_MAX
@@ -91,7 +91,7 @@ def test_all_tables_are_bounded_and_their_sums_stay() -> None:
 def test_sums_are_never_negative_and_datasets_make_the_total(rows: list[tuple[str, int, int, int]]) -> None:
     sums = CacheLedger()
     for name, done, access, served in rows:
-        sums.take(close(f"/{name}/f", done, access, hit_bytes=served * MB))
+        sums.add_close(close(f"/{name}/f", done, access, hit_bytes=served * MB))
     whole = Sums()
     for each in sums.datasets.values():
         whole.add(each)
@@ -103,7 +103,7 @@ def test_sums_are_never_negative_and_datasets_make_the_total(rows: list[tuple[st
 
 def test_the_wire_is_believed_where_the_figures_disagree() -> None:
     sums = CacheLedger(wire_origin_bytes=10 * MB + 5000)
-    sums.take(close(miss_bytes=10 * MB))
+    sums.add_close(close(miss_bytes=10 * MB))
     assert believe(sums) == ""
     sums.wire_origin_bytes, sums.lost = 40 * MB, 3
     assert "believe the connections" in believe(sums)
@@ -115,9 +115,9 @@ def test_the_wire_is_believed_where_the_figures_disagree() -> None:
 def test_bytes_of_a_connection_count_once_however_often_they_are_seen() -> None:
     growth = Growth()
     first = [WireConnection(b"1", 5000, 10, 1000), WireConnection(b"2", 1094, 700, 30)]
-    assert growth.take(first, 1094) == (1000, 700)
-    assert growth.take(first, 1094) == (0, 0)
-    assert growth.take([WireConnection(b"1", 5000, 10, 1500), WireConnection(b"3", 5000, 1, 9)], 1094) == (
+    assert growth.update(first, 1094) == (1000, 700)
+    assert growth.update(first, 1094) == (0, 0)
+    assert growth.update([WireConnection(b"1", 5000, 10, 1500), WireConnection(b"3", 5000, 1, 9)], 1094) == (
         509,
         0,
     )

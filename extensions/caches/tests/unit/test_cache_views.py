@@ -33,8 +33,8 @@ def test_the_figures_of_a_cache_are_shown_and_its_death_too(tmp_path: Path) -> N
     for name in ("run", "figures"):
         (tmp_path / name).mkdir()
     collector = FiguresCollector(tmp_path)
-    collector.ledger.take(close(hit_bytes=10 * MB))
-    collector.ledger.take(close(access=2, hit_bytes=10 * MB))
+    collector.ledger.add_close(close(hit_bytes=10 * MB))
+    collector.ledger.add_close(close(access=2, hit_bytes=10 * MB))
     collector.ledger.wire_origin_bytes = 10 * MB + 9
     collector.close()
     state = CacheState(

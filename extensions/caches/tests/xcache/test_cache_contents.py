@@ -19,8 +19,8 @@ from tests.worlds.services.cache_world import CacheWorld, cache_world, until
 from tidemill.errors import TidemillError
 from tidemill_caches.contents import fetching
 from tidemill_caches.contents.cinfo import CachedInfo
-from tidemill_caches.contents.listing import find, read_info
 from tidemill_caches.contents.purging import open_files, remove
+from tidemill_caches.contents.scan import find, read_info
 
 BLOCK = 1 << 20
 SIZE = 5 * BLOCK + 1000

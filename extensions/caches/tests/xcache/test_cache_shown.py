@@ -84,7 +84,7 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
     )
     site.wait_for(lambda: shown(site).state == "running", "the server knows the cache")
     source, began_s = CacheSource(), time.time()
-    source.look(site.client.sites())
+    source.observe(site.client.sites())
     spec = JobSpec(
         app="ranges",
         inputs=[Input(name="data", url=far.direct("ds/a/f"), read=ReadAs.URL)],
@@ -148,7 +148,7 @@ def test_what_payloads_read_through_a_cache_is_on_the_page_in_the_report_and_in_
 
 def looked(source: CacheSource, site: World, since_s: float) -> float:
     """Bytes to clients by the series of a stress test, that are rates between its polls."""
-    source.look(site.client.sites())
+    source.observe(site.client.sites())
     now_s = time.time()
     found = [each for each in source.series("here", since_s, now_s) if each.title == "bytes to clients"]
     assert all(each.source == "cache dtn of here" for each in found)

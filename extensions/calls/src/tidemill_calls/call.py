@@ -162,7 +162,7 @@ def pickled(call: tuple[Any, Any, Any], directory: Path, functions: FunctionPick
     function, args, kwargs = call
     name = getattr(function, "__qualname__", repr(function))
     try:
-        content = functions.of(function)
+        content = functions.pickle(function)
         if content is not None:
             spool = _dumped((content, args, kwargs), directory, pickle.Pickler)
             if spool is not None and spool.main_count == content.count(b"__main__"):

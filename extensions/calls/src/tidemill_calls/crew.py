@@ -15,7 +15,7 @@ from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import JobRow
-from tidemill.wire.http import NotFoundError
+from tidemill.wire.server_connection import NotFoundError
 from tidemill_calls.call import CallError
 from tidemill_calls.switchboard import Switchboard
 

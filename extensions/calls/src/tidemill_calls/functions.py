@@ -46,7 +46,7 @@ class FunctionPickles:
         self._known: dict[FunctionType, tuple[bytes, _References]] = {}
         self._lock = threading.Lock()
 
-    def of(self, function: Any) -> bytes | None:
+    def pickle(self, function: Any) -> bytes | None:
         """The pickle of a function that has to travel by value, and whose pickle can be kept; None otherwise."""
         if not (isinstance(function, FunctionType) and travels_by_value(function)):
             return None
@@ -75,21 +75,21 @@ def travels_by_value(function: FunctionType) -> bool:
 
 def _references(function: FunctionType) -> _References | None:
     """None if something that its pickle depends on can change in place."""
-    found = _References([], [], [])
+    result = _References([], [], [])
     todo, seen = [function], {function}
     while todo:
         each = todo.pop()
         if _is_adorned(each):
             return None
-        found.functions.append((each, each.__code__, each.__defaults__))
+        result.functions.append((each, each.__code__, each.__defaults__))
         values = [*(each.__defaults__ or ()), *each.__annotations__.values()]
         for name in _names(each.__code__):
             value = each.__globals__.get(name, _ABSENT)
-            found.names.append((each.__globals__, name, value))
+            result.names.append((each.__globals__, name, value))
             values.append(value)
         for cell in each.__closure__ or ():
             value = _content(cell)
-            found.cells.append((cell, value))
+            result.cells.append((cell, value))
             values.append(value)
         for value in values:
             if value is _ABSENT or _is_constant(value):
@@ -99,7 +99,7 @@ def _references(function: FunctionType) -> _References | None:
             if value not in seen:
                 seen.add(value)
                 todo.append(value)
-    return found
+    return result
 
 
 def _is_adorned(function: FunctionType) -> bool:

@@ -296,16 +296,16 @@ class CallProcess:
         if not data:
             return None
         self._heard += data
-        found, at = [], 0
+        result, at = [], 0
         while len(self._heard) - at >= _FRAME.size:
             kind, size = _FRAME.unpack_from(self._heard, at)
             end = at + _FRAME.size + size
             if len(self._heard) < end:
                 break
-            found.append((kind, bytes(self._heard[at + _FRAME.size : end])))
+            result.append((kind, bytes(self._heard[at + _FRAME.size : end])))
             at = end
         del self._heard[:at]
-        return found
+        return result
 
     def read_stderr(self) -> None:
         """Pass on what it wrote to stderr, and keep the end."""

@@ -201,7 +201,7 @@ class Switchboard:
                 for key, _ in self._selector.select(TICK_S):
                     self._serve(key)
                 if clock.monotonic_s() - began_s < SILENCE_S / 2:  # else this process itself was stopped
-                    self._look(clock.monotonic_s())
+                    self._check_workers(clock.monotonic_s())
                 self._cancel_unwanted()
                 self._hand_out()
             self._leave()
@@ -238,7 +238,7 @@ class Switchboard:
         elif isinstance(key.data, int):
             self._greet(key.data)
         elif key.data.link.socket.fileno() in self._workers:  # it may have been lost in this round
-            self._hear(key.data)
+            self._receive(key.data)
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -304,7 +304,7 @@ class Switchboard:
         self._workers[fd] = worker
         self._hear_nothing(worker)
 
-    def _hear(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         try:
             self._send(worker)
             frames = worker.link.receive()
@@ -314,7 +314,7 @@ class Switchboard:
                 if frame.kind == channel.RETURNED and frame.number in worker.calls:
                     returned.append(worker.calls.pop(frame.number))
                 else:
-                    self._take(worker, frame)
+                    self._handle_frame(worker, frame)
             for call in reversed(returned):
                 self._again(call)
             self._note_pace(worker)
@@ -329,7 +329,7 @@ class Switchboard:
             worker.since_s = worker.heard_s
             worker.ended, worker.is_stuck = 0, False
 
-    def _take(self, worker: _Worker, frame: CallFrame) -> None:
+    def _handle_frame(self, worker: _Worker, frame: CallFrame) -> None:
         call = worker.calls.get(frame.number)
         if frame.kind == channel.HELLO:
             worker.about = json.loads(frame.content)
@@ -412,7 +412,7 @@ class Switchboard:
             else:
                 self._again(call)
 
-    def _look(self, now_s: float) -> None:
+    def _check_workers(self, now_s: float) -> None:
         """Beats, workers that are silent, workers that have nothing to do, strangers that say nothing; now and then."""
         if now_s < self._looked_s + TICK_S:
             return

@@ -62,7 +62,7 @@ class Worker:
         self._large: int | None = None
         self._large_is_whole = True  # all its parts have come
         self._dropped: int | None = None  # parts of this call belong to a process that has died
-        self._told: int | None = None  # of which call STARTED was said
+        self._reported: int | None = None  # of which call STARTED was said
         self._began_s = self._heard_s = self._beat_s = time.monotonic()
         self._gathers_until_s = 0.0
         self._timeout_s: float | None = None
@@ -139,7 +139,7 @@ class Worker:
             self._link.flush()
             for frame in self._link.receive():
                 self._heard_s = time.monotonic()
-                self._take(frame)
+                self._handle_frame(frame)
         elif self._process is None:
             return
         elif name == "parts":
@@ -147,7 +147,7 @@ class Worker:
         elif name == "stderr":
             self._process.read_stderr()
         else:
-            self._hear(self._process)
+            self._receive(self._process)
 
     def _on_time(self) -> None:
         now = time.monotonic()
@@ -155,7 +155,7 @@ class Worker:
         if self.running is not None and timeout_s is not None and now >= self._began_s + timeout_s:
             self._end_running(f"it ran for longer than {timeout_s:g} s", timed_out=True)
         if self._process is not None and now >= self._began_s + CHECK_S and self._process.has_ended():
-            self._hear(self._process)
+            self._receive(self._process)
             self._bury("")
         if now >= self._beat_s + channel.BEAT_S:
             self._beat_s = now
@@ -165,7 +165,7 @@ class Worker:
 
     # ---- from the executor -----------------------------------------------------------------------------------
 
-    def _take(self, frame: CallFrame) -> None:
+    def _handle_frame(self, frame: CallFrame) -> None:
         if frame.kind in (channel.PART, channel.LAST):
             self._take_call(frame)
         elif frame.kind == channel.CANCEL:
@@ -246,11 +246,11 @@ class Worker:
 
     def _tell_started(self) -> None:
         running = self.running
-        if running is not None and running != self._told:
-            self._told = running
+        if running is not None and running != self._reported:
+            self._reported = running
             self._link.put(channel.STARTED, running)
 
-    def _hear(self, process: CallProcess) -> None:
+    def _receive(self, process: CallProcess) -> None:
         found = process.results()
         if found is None:
             self._bury("")
@@ -278,7 +278,7 @@ class Worker:
         if process is None:
             return
         process.pause()
-        self._hear(process)
+        self._receive(process)
         if self._process is process and self.running == running:
             self._bury(why, timed_out=timed_out)
         elif self._process is process:

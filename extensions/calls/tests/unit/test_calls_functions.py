@@ -54,14 +54,14 @@ def script() -> dict[str, Any]:
 
 def _is_kept(function: Callable[..., Any]) -> bool:
     pickles = FunctionPickles()
-    first = pickles.of(function)
-    return first is not None and pickles.of(function) is first
+    first = pickles.pickle(function)
+    return first is not None and pickles.pickle(function) is first
 
 
 def test_a_function_of_a_script_is_pickled_once(script: dict[str, Any]) -> None:
     assert _is_kept(script["plain"])
     assert _is_kept(script["made"](3))
-    content = FunctionPickles().of(script["plain"])
+    content = FunctionPickles().pickle(script["plain"])
     assert content is not None
     assert pickle.loads(content)(2) == 6
 
@@ -70,23 +70,23 @@ def test_a_function_of_a_script_is_pickled_once(script: dict[str, Any]) -> None:
 def test_a_function_that_refers_to_what_changes_in_place_is_not_kept(
     script: dict[str, Any], name: str
 ) -> None:
-    assert FunctionPickles().of(script[name]) is None
+    assert FunctionPickles().pickle(script[name]) is None
 
 
 def test_a_function_that_carries_attributes_is_not_kept(script: dict[str, Any]) -> None:
     pickles = FunctionPickles()
-    assert pickles.of(script["plain"]) is not None
+    assert pickles.pickle(script["plain"]) is not None
     script["plain"].note = []
-    assert pickles.of(script["plain"]) is None
+    assert pickles.pickle(script["plain"]) is None
 
 
 @pytest.mark.parametrize("function", [math.sqrt, pickle.dumps, int, print])
 def test_what_a_worker_can_import_travels_as_a_reference(function: Callable[..., Any]) -> None:
-    assert FunctionPickles().of(function) is None
+    assert FunctionPickles().pickle(function) is None
 
 
 def _result(pickles: FunctionPickles, function: FunctionType) -> Any:
-    content = pickles.of(function)
+    content = pickles.pickle(function)
     assert content is not None
     return pickle.loads(content)(2)
 
@@ -118,16 +118,16 @@ def test_a_name_that_appears_later_takes_effect(script: dict[str, Any]) -> None:
 
 def test_a_function_that_carries_much_data_is_not_kept(script: dict[str, Any]) -> None:
     exec(f"TEXT = 'x' * {1 << 20}\ndef much(): return len(TEXT)", script)
-    assert FunctionPickles().of(script["much"]) is None
+    assert FunctionPickles().pickle(script["much"]) is None
 
 
 def test_functions_that_are_made_for_each_call_are_let_go(script: dict[str, Any]) -> None:
     pickles = FunctionPickles()
     first = script["made"](0)
-    assert pickles.of(first) is not None
+    assert pickles.pickle(first) is not None
     kept = weakref.ref(first)
     del first
     for number in range(FUNCTIONS_MAX):
-        assert pickles.of(script["made"](number)) is not None
+        assert pickles.pickle(script["made"](number)) is not None
     gc.collect()
     assert kept() is None

@@ -31,9 +31,9 @@ from tidemill.batch.contract import (
 from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name, is_allocation_name
 from tidemill.batch.polite import Budget
-from tidemill.batch.records import LEFT_WAITING, Records, SubmissionRecord, ended, tail_of
 from tidemill.batch.run import Refusal
 from tidemill.batch.script import ScriptDialect, compose, node_text
+from tidemill.batch.submissions import LEFT_WAITING, Records, SubmissionRecord, ended, tail_of
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.log import Log
@@ -127,7 +127,7 @@ class GridEngineBatchSystem:
             row = found.get(name)
             if row is not None:
                 self._missing_since_s.pop(name, None)
-                answers[name] = self._told(name, row)
+                answers[name] = self._status(name, row)
                 is_waiting = answers[name].state is AllocationState.QUEUED
                 (self._waited.add if is_waiting else self._waited.discard)(name)
             else:
@@ -193,14 +193,14 @@ class GridEngineBatchSystem:
 
     def machine(self) -> MachineTotals:
         """Sum up the nodes and waiting jobs of a snapshot."""
-        seen = self.snapshot()
-        usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
+        snapshot = self.snapshot()
+        usable = [node for node in snapshot.nodes if node.state is not NodeState.AWAY]
         return MachineTotals(
-            nodes=len(seen.nodes),
+            nodes=len(snapshot.nodes),
             nodes_free=sum(node.state is NodeState.IDLE for node in usable),
             cores_per_node=min((node.cores for node in usable), default=0),
             memory_mb_per_node=min((node.memory_mb for node in usable), default=0),
-            queued=len(seen.queued),
+            queued=len(snapshot.queued),
         )
 
     def snapshot(self) -> Snapshot:
@@ -290,7 +290,7 @@ class GridEngineBatchSystem:
 
     # ---- words on one allocation ----
 
-    def _told(self, name: str, row: Row) -> Status:
+    def _status(self, name: str, row: Row) -> Status:
         ending = self._records.ending(name, row.id)
         if ending is not None and row.is_deleted:
             return ending  # its host does not answer any more: `dr` stays for ever

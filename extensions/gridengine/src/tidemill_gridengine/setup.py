@@ -48,7 +48,7 @@ def settings(environ: Mapping[str, str]) -> list[ShellSetting]:
 
 def remarks(read: SiteConfig | None, sources: set[str]) -> Iterator[tuple[str, str, str]]:
     """What happens to the user's default requests besides those of `sources`, and those that site.toml has."""
-    yield from _told(
+    yield from _request_findings(
         each
         for each in requests_of_user()
         if f"{each.source}: {each.flag}" not in sources and not (read and _is_requested(read, each))
@@ -64,7 +64,7 @@ def _is_requested(read: SiteConfig, request: DefaultOption) -> bool:
     return any(f" {request.text} " in f" {' '.join(line.split())} " for line in read.cluster.directives)
 
 
-def _told(requests: Iterable[DefaultOption]) -> Iterator[tuple[str, str, str]]:
+def _request_findings(requests: Iterable[DefaultOption]) -> Iterator[tuple[str, str, str]]:
     """State, finding and hint about requests that site.toml lacks."""
     found = [each for each in requests if each.flag not in ("-clear", "-sync")]
     listed = ", ".join(f"`{each.text}` of `{each.source}`" for each in found[:NAMES_SHOWN])

@@ -84,7 +84,7 @@ def compose(
     )
 
 
-def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
+def ask_facts(budget: Budget, snapshot: Snapshot) -> Facts:
     """Gather the facts about the machine by a handful of queries."""
     version = budget.query(["qstat", "-help"]).output.decode(errors="replace").splitlines()
     settings = _settings(budget, ["qconf", "-sconf"])
@@ -98,30 +98,30 @@ def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
             name=each.name,
             is_default=each.is_default,
             nodes=len(each.nodes),
-            cores_per_node=min((n.cores for n in seen.nodes if n.name in each.nodes), default=0),
-            memory_mb_per_node=min((n.memory_mb for n in seen.nodes if n.name in each.nodes), default=0),
+            cores_per_node=min((n.cores for n in snapshot.nodes if n.name in each.nodes), default=0),
+            memory_mb_per_node=min((n.memory_mb for n in snapshot.nodes if n.name in each.nodes), default=0),
             walltime_max_s=each.walltime_max_s,
             is_shared=True,
             usable=each.is_up,
             why_not="" if each.is_up else "no host of it takes jobs",
         )
-        for each in seen.partitions
+        for each in snapshot.partitions
     ]
     return Facts(
         system=f"Grid Engine ({version[0].strip()})" if version else "Grid Engine",
         partitions=partitions,
-        nodes=seen.nodes,
+        nodes=snapshot.nodes,
         accounts=_lines(budget, ["qconf", "-sprjl"]),
         array_max=whole(settings.get("max_aj_tasks", "")) or 0,
         submits_max=jobs_max or None,
-        architectures=sorted({feature for node in seen.nodes for feature in node.features}),
+        architectures=sorted({feature for node in snapshot.nodes for feature in node.features}),
         launchers=describe(),
         scheduler={
             name: schedule[name]
             for name in ("schedule_interval", "max_reservation", "default_duration", "maxujobs")
             if name in schedule
         },
-        notes=[*notes, *(f"not shown: {each}" for each in seen.hidden)],
+        notes=[*notes, *(f"not shown: {each}" for each in snapshot.hidden)],
     )
 
 

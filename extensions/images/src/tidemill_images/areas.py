@@ -52,10 +52,10 @@ def trees_below_root(tree: Tree, *, asked: Sequence[str] = ()) -> list[Tree]:
         raise ConfigError(f"failed to list tree `{tree.source}`: {error.strerror}") from error
     tops = [Tree(f"{tree.source.rstrip('/')}/{name}", f"/{name}") for name in names if name not in left]
     # Runtimes add directories to mount on: an empty one would hide the node's
-    found = [each for each in tops if _may_hold_files(each.source)]
-    if not found:
+    result = [each for each in tops if _may_hold_files(each.source)]
+    if not result:
         raise ConfigError(f"`{tree.source}` has no directory that could be shown at `/`")
-    return found
+    return result
 
 
 def _may_hold_files(directory: str) -> bool:

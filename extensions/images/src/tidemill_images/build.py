@@ -18,8 +18,8 @@ from tidemill.wire.staged import StagedFile
 from tidemill_images.areas import Tree
 from tidemill_images.chunks import cuts, settle_time
 from tidemill_images.disk import Changed, Disk, shown
-from tidemill_images.listing import write_listing
-from tidemill_images.packs import Stored, keep
+from tidemill_images.name_list import write_listing
+from tidemill_images.packs import Stored, store_file
 from tidemill_images.squash import BLOCK_BYTES, LEVEL, PackedName, Squashed, find_tool, squash
 from tidemill_images.workingset import (
     DIRECTORY,
@@ -171,7 +171,7 @@ def _publish(order: Order, squashed: Squashed, image: Path, store: Path) -> tupl
     where = cuts(image)
     added = 0
     for _ in range(PACKS_TRIES_MAX):
-        stored = keep(image, where, store)
+        stored = store_file(image, where, store)
         added += stored.added_bytes
         recipe = _recipe(order, squashed, stored, store)
         path = _write_recipe(store, msgspec.structs.replace(recipe, added_bytes=added))

@@ -363,10 +363,10 @@ def _credit(books: Iterable[_Book], use: PathUse) -> bool:
 def _switches(profile: Profile, rest: Iterable[PathUse]) -> list[Switch]:
     """Python's own switches, where the directories that they leave out gave nothing."""
     uses = list(rest)
-    found = []
+    result = []
     homes = [use for use in uses if "/.local/lib/python" in use.path]
     if homes and not any(use.exists for use in homes):
-        found.append(
+        result.append(
             Switch(
                 name="PYTHONNOUSERSITE",
                 value="1",
@@ -378,13 +378,13 @@ def _switches(profile: Profile, rest: Iterable[PathUse]) -> list[Switch]:
     first = _script_directory(profile)
     versions = python_versions(profile.paths)
     if first is None or not versions or min(versions) < SAFE_PATH_SINCE:
-        return found
+        return result
     directory, script = first
     if any(_is_foreign_module(use, script) for use in uses):
-        return found  # modules come from directories that may be a script's own
+        return result  # modules come from directories that may be a script's own
     lost = [use for use in uses if use.path == directory or _is_lost_below(use, directory)]
     if lost and "PYTHONSAFEPATH" not in profile.env:
-        found.append(
+        result.append(
             Switch(
                 name="PYTHONSAFEPATH",
                 value="1",
@@ -393,7 +393,7 @@ def _switches(profile: Profile, rest: Iterable[PathUse]) -> list[Switch]:
                 saves_failed=sum(use.failed for use in lost if not use.exists),
             )
         )
-    return found
+    return result
 
 
 def _loader_switch(profile: Profile, left_out: set[str]) -> list[Switch]:

@@ -69,13 +69,13 @@ def pack_names(store: Path) -> list[str]:
 def _read_index(store: Path, pack: str) -> Iterator[tuple[str, int]]:
     with (store / FOLDER / f"{pack}.index").open(encoding="ascii") as file:
         for line in file:
-            found = INDEX_LINE.fullmatch(line.rstrip("\n"))
-            if found is None:
+            match = INDEX_LINE.fullmatch(line.rstrip("\n"))
+            if match is None:
                 raise ValueError(line)
-            yield found[1], int(found[2])
+            yield match[1], int(match[2])
 
 
-def keep(file: Path, cuts: Sequence[tuple[int, int]], store: Path) -> Stored:
+def store_file(file: Path, cuts: Sequence[tuple[int, int]], store: Path) -> Stored:
     """Keep a file: chunks that no pack of the store has go into a new one. Where nothing of it is known its bytes are
     the pack, so it is linked, not copied. Raises SiteError."""
     folder = store / FOLDER

@@ -191,7 +191,7 @@ def svg(profile: Profile, *, title: str = "") -> str:
     return layers(found, top=top, title=title, across=times)
 
 
-def page(profile: Profile, found: Explanation, *, made_us: int) -> str:
+def page(profile: Profile, explanation: Explanation, *, made_us: int) -> str:
     """The profile and its explanation as one page that needs nothing else."""
     told = summary(profile)
     command = shlex.join(profile.command)
@@ -202,15 +202,15 @@ def page(profile: Profile, found: Explanation, *, made_us: int) -> str:
         ("files", count_text(told.files), ""),
         ("most in a second", count_text(told.peak_per_s), ""),
         *([("read at most", bytes_text(sum(read)), "")] if read else []),
-        ("avoidable", count_text(found.saves_ops), "warn" if found.saves_ops else ""),
+        ("avoidable", count_text(explanation.saves_ops), "warn" if explanation.saves_ops else ""),
         ("time", duration_text(told.wall_us / 1e6), ""),
     ]
     drawn = svg(profile, title="Metadata operations per second")
     areas = table(AREA_HEADS, area_cells(profile), right=AREA_RIGHT)
     calls = table(CALL_HEADS, call_cells(profile), right=(1, 2))
-    entries = table(ENTRY_HEADS, entry_cells(found), right=(1, 2, 3, 4)) if found.searches else ""
-    advice = "".join(f"<li>{escape(line)}</li>" for line in found.advice)
-    fix = "\n".join(fix_lines(found))
+    entries = table(ENTRY_HEADS, entry_cells(explanation), right=(1, 2, 3, 4)) if explanation.searches else ""
+    advice = "".join(f"<li>{escape(line)}</li>" for line in explanation.advice)
+    fix = "\n".join(fix_lines(explanation))
     parts = [
         cards(facts),
         section("Over time", figure(command, drawn)),
@@ -224,10 +224,10 @@ def page(profile: Profile, found: Explanation, *, made_us: int) -> str:
     return document(f"Trace of {command}", when, "\n".join(parts), made_us=made_us)
 
 
-def entry_cells(found: Explanation, *, all_entries: bool = True) -> list[list[str]]:
+def entry_cells(explanation: Explanation, *, all_entries: bool = True) -> list[list[str]]:
     """Rows below ENTRY_HEADS; without `all_entries` those that cost nothing are left out."""
     rows = []
-    for search in found.searches:
+    for search in explanation.searches:
         for each in search.entries:
             if not (all_entries or each.lookups or each.verdict is EntryVerdict.DUPLICATE):
                 continue
@@ -246,7 +246,7 @@ def entry_cells(found: Explanation, *, all_entries: bool = True) -> list[list[st
     return rows
 
 
-def group_cells(found: Explanation, places_max: int) -> list[list[str]]:
+def group_cells(explanation: Explanation, places_max: int) -> list[list[str]]:
     """Rows below ENTRY_HEADS of the searches that no variable explains."""
     return [
         [
@@ -258,14 +258,14 @@ def group_cells(found: Explanation, places_max: int) -> list[list[str]]:
             "",
             place.directory,
         ]
-        for group in found.groups
+        for group in explanation.groups
         for place in group.places[:places_max]
     ]
 
 
-def fix_lines(found: Explanation) -> list[str]:
+def fix_lines(explanation: Explanation) -> list[str]:
     """The proposed environment as lines for a POSIX shell."""
     return [
         f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}"
-        for name, value in sorted(found.environment.items())
+        for name, value in sorted(explanation.environment.items())
     ]

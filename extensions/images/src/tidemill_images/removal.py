@@ -21,7 +21,7 @@ from tidemill.image.reference import parse_reference
 from tidemill.model.application import Application
 from tidemill.node.fleet import work_files
 from tidemill.wire.staged import ImageUse
-from tidemill_images import listing, packs
+from tidemill_images import name_list, packs
 from tidemill_images.catalogue import Kept, spare_images
 
 DOOMED = ".doomed"
@@ -126,7 +126,7 @@ def _drop(store: Path, planned: Removal, aside: Mapping[Path, Path]) -> Removal:
 def _restore(store: Path) -> None:
     """What a removal that was killed had set aside, and recipes need."""
     needed = _needed(read_store(store).recipes.values())
-    for folder in (packs.FOLDER, listing.FOLDER):
+    for folder in (packs.FOLDER, name_list.FOLDER):
         for name in names_in(store / folder) or []:
             doomed, path = store / folder / name, store / folder / name.removesuffix(DOOMED)
             if name.endswith(DOOMED) and _is_needed(path, store, needed) and _status(path) is None:
@@ -151,14 +151,14 @@ def _refuse_broken(store: Path, shelf: Shelf) -> None:
 def _needed(recipes: Collection[Recipe]) -> set[str]:
     found: set[str] = set()
     for recipe in recipes:
-        found |= {*recipe.packs(), f"{listing.FOLDER}/{recipe.listing}.gz"}
+        found |= {*recipe.packs(), f"{name_list.FOLDER}/{recipe.listing}.gz"}
     return found
 
 
 def _unneeded(store: Path, staying: Sequence[Recipe], kept: Kept) -> Iterator[Path]:
     """Packs with their indices, and lists, that no image which stays needs."""
     needed = _needed(staying) | set(kept.used)
-    for folder, suffix in ((packs.FOLDER, ".pack"), (listing.FOLDER, ".gz")):
+    for folder, suffix in ((packs.FOLDER, ".pack"), (name_list.FOLDER, ".gz")):
         names = dict.fromkeys(names_in(store / folder) or [])
         for path in [store / folder / name for name in names if name.endswith(suffix)]:
             if f"{folder}/{path.name}" not in needed and _is_old(path, kept.young_us):
@@ -170,7 +170,7 @@ def _unneeded(store: Path, staying: Sequence[Recipe], kept: Kept) -> Iterator[Pa
 
 def _left_behind(store: Path, kept: Kept) -> Iterator[Path]:
     """What builds and removals that were killed have left: temporary files, indices without a pack."""
-    for folder in (store, store / packs.FOLDER, store / listing.FOLDER):
+    for folder in (store, store / packs.FOLDER, store / name_list.FOLDER):
         names = dict.fromkeys(names_in(folder) or [])
         for name in names:
             is_lonely = name.endswith(".index") and name.removesuffix(".index") + ".pack" not in names

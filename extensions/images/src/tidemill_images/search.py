@@ -79,7 +79,7 @@ class Path(NamedTuple):
 def search_paths(env: Mapping[str, str], cwd: str) -> list[Path]:
     """The search paths of an environment, PATH, LD_LIBRARY_PATH and PYTHONPATH first."""
     order = [name for name in STYLES if name in env] + sorted(set(env) - set(STYLES))
-    found = []
+    result = []
     for name in order:
         value = env[name]
         if name not in LISTS and not (":" in value and _LIST_NAME.fullmatch(name)):
@@ -87,8 +87,8 @@ def search_paths(env: Mapping[str, str], cwd: str) -> list[Path]:
         separator = ";" if name == "LD_LIBRARY_PATH" and ";" in value and ":" not in value else ":"
         places = [_place(text, cwd) for text in value.split(separator)] if value else []
         if any(place.directory for place in places):
-            found.append(Path(name, STYLES.get(name, Style.FILES), places, separator, name in LISTS))
-    return found
+            result.append(Path(name, STYLES.get(name, Style.FILES), places, separator, name in LISTS))
+    return result
 
 
 def _place(text: str, cwd: str) -> PathEntry:
@@ -173,13 +173,13 @@ def python_root(path: str) -> str | None:
 
 def python_versions(paths: Iterable[PathUse]) -> set[tuple[int, int]]:
     """Versions of the standard libraries of Python that modules were read from."""
-    found = set()
+    result = set()
     for use in paths:
         match = _ROOT.match(use.path) if use.exists and is_python(use.path) else None
         if match and "." in (match["version"] or ""):
             major, minor = match["version"].split(".")
-            found.add((int(major), int(minor)))
-    return found
+            result.add((int(major), int(minor)))
+    return result
 
 
 def family(path: str) -> str:

@@ -76,15 +76,15 @@ def find_tool() -> tuple[str, str]:
         reply = subprocess.run([path, "-version"], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SiteError(f"failed to ask `{path}` for its version: {error}", hint=PACKAGE_HINT) from error
-    found = re.search(r"version (\d+)\.(\d+)\S*", reply.stdout)
-    if found is None or (int(found[1]), int(found[2])) < VERSION_MIN:
+    match = re.search(r"version (\d+)\.(\d+)\S*", reply.stdout)
+    if match is None or (int(match[1]), int(match[2])) < VERSION_MIN:
         said = reply.stdout.partition("\n")[0]
         raise SiteError(
             f"`{path}` cannot read tar: it says `{said}`, version 4.5 or later is needed",
             hint=PACKAGE_HINT,
             transient=False,
         )
-    return path, f"{PROGRAM} {found[0].removeprefix('version ')}"
+    return path, f"{PROGRAM} {match[0].removeprefix('version ')}"
 
 
 def squash(entries: Sequence[ImageEntry], image: Path, *, block_bytes: int, level: int) -> Squashed:

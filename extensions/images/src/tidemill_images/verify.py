@@ -14,7 +14,7 @@ from tidemill.errors import TidemillError
 from tidemill.image.recipe import Recipe
 from tidemill_images.catalogue import read_image
 from tidemill_images.disk import Disk, kind_of
-from tidemill_images.listing import read_listing
+from tidemill_images.name_list import read_listing
 from tidemill_images.squash import PackedName
 from tidemill_images.workingset import DIRECTORY, FILE, LINK, SPECIAL, Excluded, Unreadable
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.fuzz.parser import Parser, folder
 
 from tidemill.errors import ConfigError, ProtocolError
-from tidemill_images.listing import path_of, read_listing
+from tidemill_images.name_list import path_of, read_listing
 
 CORPUS = Path(__file__).parent / "corpus"
 

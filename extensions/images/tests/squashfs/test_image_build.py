@@ -26,7 +26,7 @@ from tidemill_images.areas import Tree, trees_below_root
 from tidemill_images.build import Order, build
 from tidemill_images.catalogue import Kept, export, find_recipe
 from tidemill_images.disk import Changed, Content
-from tidemill_images.listing import read_listing
+from tidemill_images.name_list import read_listing
 from tidemill_images.removal import plan_removal, remove
 from tidemill_images.workingset import STUBS
 

@@ -25,7 +25,7 @@ from tidemill.cli.main import main
 from tidemill.errors import ConfigError, SiteError
 from tidemill.image.recipe import Recipe, read_store, use_of
 from tidemill_images.catalogue import Kept, find_recipe, own_bytes
-from tidemill_images.listing import read_listing
+from tidemill_images.name_list import read_listing
 from tidemill_images.removal import DOOMED, named_images, plan_removal, remove, used_packs
 from tidemill_images.verify import What, check_store, compare
 

@@ -17,7 +17,7 @@ from tidemill.cli.main import main
 from tidemill.errors import ConfigError
 from tidemill_images.areas import Tree, parse_tree, trees_below_root
 from tidemill_images.catalogue import find_recipe
-from tidemill_images.listing import read_listing
+from tidemill_images.name_list import read_listing
 
 __all__ = ["place"]
 

@@ -20,7 +20,7 @@ from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import Change, ErrorReply, SubmitReply, SubmitRequest
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import error_of
+from tidemill.wire.server_connection import error_of
 from tidemill_messages.broker import Broker, broker_of, is_broker, library
 from tidemill_messages.link import Delivery, Link, Message, QueueReader, UnroutedError, close_all
 from tidemill_messages.names import DIRECT_REPLY, Gap, Header, Type, states_queue, submit_queue

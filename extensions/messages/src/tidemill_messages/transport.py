@@ -14,7 +14,7 @@ from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.log import Log
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, SyncReply, SyncRequest
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import TooLongError, error_of
+from tidemill.wire.server_connection import TooLongError, error_of
 from tidemill.wire.transports import SyncBounds, TransportKind
 from tidemill_messages import constants
 from tidemill_messages.broker import Broker, broker_of, library
@@ -45,7 +45,9 @@ class AmqpTransport:
         self._awaited: tuple[str, Future[Delivery]] | None = None
         self._closing = False
         self.dropped = 0
-        self.link = Link(broker, [QueueReader(DIRECT_REPLY, self._take)], name="sync", on_up=self._renewed)
+        self.link = Link(
+            broker, [QueueReader(DIRECT_REPLY, self._on_delivery)], name="sync", on_up=self._renewed
+        )
         self.link.start()
 
     def sync(self, request: SyncRequest) -> SyncReply:
@@ -83,7 +85,7 @@ class AmqpTransport:
         self._renewed()
         self.link.close()
 
-    def _take(self, delivery: Delivery) -> None:
+    def _on_delivery(self, delivery: Delivery) -> None:
         with self._lock:
             awaited = self._awaited
             if awaited is not None and awaited[0] == delivery.correlation and not awaited[1].done():

@@ -28,7 +28,7 @@ def _message(content: bytes) -> object:
     """A submitter's message: its type, its id, a blank line, its body."""
     head, _, body = content.partition(b"\n\n")
     kind, _, number = head.decode(errors="replace").partition("\n")
-    answer = SubmitterIntake(_host(), {"CN=ada": "ada"}).take(
+    answer = SubmitterIntake(_host(), {"CN=ada": "ada"}).handle(
         IncomingMessage("CN=ada", kind, CONTENT_TYPE, body, number)
     )
     assert answer.status < 500, answer.refused
@@ -37,7 +37,7 @@ def _message(content: bytes) -> object:
 
 def _sync_message(content: bytes) -> object:
     letter = IncomingMessage("CN=s", "sync", CONTENT_TYPE, content)
-    answer = SyncIntake(_host(), {"CN=s": "s"}).take(letter)
+    answer = SyncIntake(_host(), {"CN=s": "s"}).handle(letter)
     assert answer.status < 500, answer.refused
     return answer.body
 

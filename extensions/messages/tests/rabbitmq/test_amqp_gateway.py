@@ -359,7 +359,7 @@ def test_a_submitter_whose_queue_is_full_holds_up_nobody_and_loses_nothing(world
     cms.get(REPLIES)
     world.dispatcher.handle_cancel(ActionRequest(campaign="c"))
     world.dispatcher.handle_retry(ActionRequest(campaign="c"))
-    until(lambda: any(each.said for each in gateway._feed.followers), "the queue is full")  # type: ignore[union-attr]
+    until(lambda: any(each.last_error for each in gateway._feed.followers), "the queue is full")  # type: ignore[union-attr]
     atlas.send({"key": "a", "campaign": "a", "jobs": [{"app": "sim"}]})
     first = atlas.get("tidemill.replies.atlas")[0][1]["first_job"]
     world.dispatcher.handle_cancel(ActionRequest(jobs=[first]))

@@ -22,7 +22,7 @@ from tidemill.errors import JobError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server.core.limits.storage import Storage
 from tidemill.wire.api import ActionRequest, Change
-from tidemill.wire.http import ConflictError
+from tidemill.wire.server_connection import ConflictError
 from tidemill_messages.messenger import Messenger
 from tidemill_messages.names import STATES, Type
 from tidemill_messages.server.gateway import Gateway

@@ -22,7 +22,7 @@ from tidemill.model.job import JobSpec
 from tidemill.site.link.transport import HttpTransport
 from tidemill.wire.api import CampaignRow, SyncReply, SyncRequest
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import ConflictError, Connection
+from tidemill.wire.server_connection import ConflictError, Connection
 from tidemill.wire.transports import Transport
 from tidemill_messages.transport import AmqpTransport
 

@@ -13,7 +13,7 @@ from tests.worlds.services.sync_ways import FAULTS, WAYS, Office, Server, Site, 
 
 from tidemill.errors import SiteError
 from tidemill.server.database.rows import COMPLETED
-from tidemill.wire.http import ConflictError
+from tidemill.wire.server_connection import ConflictError
 from tidemill.wire.transports import Transport
 from tidemill_messages.server.gateway import Gateway
 from tidemill_messages.transport import AmqpTransport

@@ -180,15 +180,15 @@ def refused(answer: MessageAnswer) -> tuple[int, str]:
 def test_no_message_whatever_it_holds_is_answered_but_with_a_refusal(body: bytes, kind: str) -> None:
     """It never reaches the dispatcher: there is none."""
     intake = SubmitterIntake(host_of(None), {"cms": "cms"})
-    status, _ = refused(intake.take(IncomingMessage("cms", kind, "", body)))
+    status, _ = refused(intake.handle(IncomingMessage("cms", kind, "", body)))
     assert status == 400
     sync = SyncIntake(host_of(None), {"lrz": "lrz"})
-    assert refused(sync.take(IncomingMessage("lrz", "sync", "", body)))[0] == 400
+    assert refused(sync.handle(IncomingMessage("lrz", "sync", "", body)))[0] == 400
 
 
 def test_who_is_nobody_here_is_told_so(dispatcher: Dispatcher) -> None:
     letter = IncomingMessage("eve", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
-    answer = SubmitterIntake(host_of(dispatcher), {"cms": "cms"}).take(letter)
+    answer = SubmitterIntake(host_of(dispatcher), {"cms": "cms"}).handle(letter)
     assert (answer.to, *refused(answer)) == (None, 403, "the broker's user `eve` is not a submitter here")
     assert answer.refused is not None
     assert "`[amqp.users]`" in (answer.refused.hint or "")
@@ -198,7 +198,7 @@ def test_the_owner_is_the_name_not_the_user_and_not_what_is_claimed(dispatcher: 
     intake = SubmitterIntake(host_of(dispatcher), {"CN=cms": "cms"})
     body = b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"owner":"%s"}'
     for claimed in (b"atlas", b"", b"cms"):
-        assert intake.take(IncomingMessage("CN=cms", "submit", "", body % claimed)).refused is None
+        assert intake.handle(IncomingMessage("CN=cms", "submit", "", body % claimed)).refused is None
     rows = dispatcher.writer.write(lambda work: work.session.rows("campaigns_named", name="c", limit=9))
     assert [row[1] for row in rows] == ["cms"]
 
@@ -206,29 +206,29 @@ def test_the_owner_is_the_name_not_the_user_and_not_what_is_claimed(dispatcher: 
 def test_a_cancel_or_retry_that_comes_again_changes_nothing(dispatcher: Dispatcher) -> None:
     """After a restart of the broker the whole queue may come again: cancel, retry, cancel."""
     intake = SubmitterIntake(host_of(dispatcher), {"cms": "cms"})
-    intake.take(
+    intake.handle(
         IncomingMessage(
             "cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"repeat":[7]}'
         )
     )
     cancel = IncomingMessage("cms", "cancel", "", b'{"campaign":"c"}', id="m1")
     retry = IncomingMessage("cms", "retry", "", b'{"campaign":"c"}', id="m2")
-    first = [msgspec.json.decode(intake.take(each).body, type=ActionReply) for each in (cancel, retry)]
+    first = [msgspec.json.decode(intake.handle(each).body, type=ActionReply) for each in (cancel, retry)]
     assert [(each.changed, each.repeated) for each in first] == [(7, False), (7, False)]
     for each, before in zip((cancel, retry, cancel), [*first, first[0]], strict=True):
-        answer = intake.take(each)
+        answer = intake.handle(each)
         assert answer.outcome == "repeated"
         found = msgspec.json.decode(answer.body, type=ActionReply)
         assert (found.changed, found.unchanged, found.repeated) == (before.changed, before.unchanged, True)
     totals = dispatcher.writer.write(lambda work: work.session.rows("totals"))
     assert {name for name, number in totals if name.startswith("state/") and number} == {"state/0"}
-    other = refused(intake.take(cancel._replace(body=b'{"jobs":[1]}')))
+    other = refused(intake.handle(cancel._replace(body=b'{"jobs":[1]}')))
     assert other == (409, "key `m1` was used for another cancel or retry")
-    assert refused(intake.take(retry._replace(type="cancel")))[0] == 409
+    assert refused(intake.handle(retry._replace(type="cancel")))[0] == 409
     for _ in range(2):  # without an id it cannot be known that it came before
-        found = msgspec.json.decode(intake.take(retry._replace(id="")).body, type=ActionReply)
+        found = msgspec.json.decode(intake.handle(retry._replace(id="")).body, type=ActionReply)
         assert (found.changed, found.repeated) == (0, False)
-    assert refused(intake.take(cancel._replace(id="x" * 201)))[0] == 400
+    assert refused(intake.handle(cancel._replace(id="x" * 201)))[0] == 400
 
 
 def test_a_key_is_its_senders_own_and_stands_for_all_pieces_of_an_action(dispatcher: Dispatcher) -> None:
@@ -238,13 +238,13 @@ def test_a_key_is_its_senders_own_and_stands_for_all_pieces_of_an_action(dispatc
         request = body.replace(b"%s", name.encode()).replace(b"%d", b"%d" % number)
         assert (
             SubmitterIntake(host_of(dispatcher), {name: name})
-            .take(IncomingMessage(name, "submit", "", request))
+            .handle(IncomingMessage(name, "submit", "", request))
             .refused
             is None
         )
         for what in (b'{"campaign":"%s"}' % name.encode(), b'{"jobs":[%d,%d,%d]}' % (1, 2, 3)):
             key = "same" if what.startswith(b'{"c') else "other"
-            answer = SubmitterIntake(host_of(dispatcher), {name: name}).take(
+            answer = SubmitterIntake(host_of(dispatcher), {name: name}).handle(
                 IncomingMessage(name, "cancel", "", what, id=key)
             )
             if name == "cms" or key == "same":
@@ -261,4 +261,4 @@ def test_who_is_revoked_is_refused_whatever_the_broker_lets_in(dispatcher: Dispa
         host_of(dispatcher, judge=lambda identity: f"name {identity.name}"), {"cms": "cms"}
     )
     letter = IncomingMessage("cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
-    assert refused(intake.take(letter)) == (403, "the submitter `cms` is revoked: `name cms`")
+    assert refused(intake.handle(letter)) == (403, "the submitter `cms` is revoked: `name cms`")

@@ -12,7 +12,7 @@ from tidemill.client.authority import Authority, Wanted
 from tidemill.client.home import ClientConfig
 from tidemill.errors import ConfigError, SiteError
 from tidemill.wire.api import ErrorReply
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 from tidemill_messages.broker import library
 from tidemill_messages.cli import message
 from tidemill_messages.link import Delivery, Link

@@ -70,9 +70,9 @@ class _Sums:
         )
 
 
-def core_hours(found: Iterable[AllocationUse], *, campaign: str | None = None) -> CoreHoursReport:
+def core_hours(uses: Iterable[AllocationUse], *, campaign: str | None = None) -> CoreHoursReport:
     """The report of some allocations; with `campaign` (`NAME` or `OWNER/NAME`), of its parts of them."""
-    rows = list(found) if campaign is None else of_campaign(found, campaign)
+    rows = list(uses) if campaign is None else of_campaign(uses, campaign)
     return CoreHoursReport(
         total=total(rows),
         campaigns=_by(rows, lambda use: reference(use.owner, use.campaign)),
@@ -81,10 +81,10 @@ def core_hours(found: Iterable[AllocationUse], *, campaign: str | None = None) -
     )
 
 
-def total(found: Iterable[AllocationUse]) -> CoreHours:
+def total(uses: Iterable[AllocationUse]) -> CoreHours:
     """Hours of all allocations."""
     sums = _Sums()
-    for each in found:
+    for each in uses:
         sums.add(f"{each.site}/{each.name}", each.held_core_us, used_us(each), each.held_gpu_us)
     return sums.hours()
 
@@ -112,10 +112,10 @@ def of_campaign(found: Iterable[AllocationUse], name: str) -> list[AllocationUse
     return rows
 
 
-def _by(found: Sequence[AllocationUse], name_of: Callable[[CoreUse], str]) -> list[CoreHours]:
+def _by(uses: Sequence[AllocationUse], name_of: Callable[[CoreUse], str]) -> list[CoreHours]:
     """Hours by name, most first; what no payload used comes last."""
     sums: dict[str, _Sums] = defaultdict(_Sums)
-    for each in found:
+    for each in uses:
         where = f"{each.site}/{each.name}"
         for use in each.uses:
             sums[name_of(use)].add(where, use.held_core_us, use.core_us, use.held_gpu_us)
@@ -134,16 +134,16 @@ def sheets(report: CoreHoursReport) -> list[Sheet]:
     ]
 
 
-def _sums_sheet(name: str, title: str, found: Sequence[CoreHours]) -> Sheet:
+def _sums_sheet(name: str, title: str, hours: Sequence[CoreHours]) -> Sheet:
     columns = (
         text(name.rpartition("_")[2].removesuffix("s")), count("allocations"), Column("held", "core-h"),
         Column("used", "core-h"), share("idle"), Column("gpus_held", "gpu-h"),
     )  # fmt: skip
-    rows = [(row.name, row.allocations, row.held_h, row.used_h, row.idle, row.gpu_h) for row in found]
+    rows = [(row.name, row.allocations, row.held_h, row.used_h, row.idle, row.gpu_h) for row in hours]
     return Sheet(name, title, SPLIT, columns, rows)
 
 
-def _allocations_sheet(found: Sequence[AllocationUse]) -> Sheet:
+def _allocations_sheet(uses: Sequence[AllocationUse]) -> Sheet:
     columns = (
         text("batch_id"), text("site"), text("allocation"), count("nodes"), count("cores"), count("gpus"),
         text("started"), text("ended"), count("elapsed", "s"), Column("held", "core-s"), Column("used", "core-s"),
@@ -156,6 +156,6 @@ def _allocations_sheet(found: Sequence[AllocationUse]) -> Sheet:
             each.held_core_us / 1e6, used_us(each) / 1e6, each.held_gpu_us / 1e6,
             " ".join(sorted({reference(use.owner, use.campaign) for use in each.uses})),
         )
-        for each in found
+        for each in uses
     ]  # fmt: skip
     return Sheet("core_hours_allocations", "Core-hours by allocation", SPLIT, columns, rows)

@@ -152,7 +152,7 @@ def from_client(client: Client, *, campaign: str | None = None) -> Frames:
          **msgspec.to_builtins(each.evidence)}
         for each in failures
     ]  # fmt: skip
-    found = Frames([Sheet("months", "Jobs and events per month", about, columns,
+    result = Frames([Sheet("months", "Jobs and events per month", about, columns,
                           [(*key, *line) for key, line in sorted(months.items())])])  # fmt: skip
     tables: dict[str, Sequence[Any]] = {
         "campaigns": [client.campaign(campaign)] if campaign else client.campaigns(),
@@ -161,24 +161,24 @@ def from_client(client: Client, *, campaign: str | None = None) -> Frames:
         "allocations": client.allocations(limit=ALLOCATIONS_MAX),
     }
     for name, rows in tables.items():
-        found._frames[name] = _frame(rows)
-    return found
+        result._frames[name] = _frame(rows)
+    return result
 
 
 def samples(client: Client, allocation: str, *, site: str | None = None) -> ReportFrame:
     """What the nodes of an allocation did over time: a row for each sample that the server holds, of the last two
     hours at most. `node` is null in the rows of means. Units stand in the schema, what is not known is null."""
     need_pyarrow("data frames cannot be made")
-    found = client.node_samples(allocation, site=site)
+    reply = client.node_samples(allocation, site=site)
     about = (
-        f"Samples of nodes of {found.allocation} at {found.site}, and means of all its nodes (null); "
-        f"{found.nodes_total} nodes sent samples in the end. A mean x nodes is what the batch job did."
+        f"Samples of nodes of {reply.allocation} at {reply.site}, and means of all its nodes (null); "
+        f"{reply.nodes_total} nodes sent samples in the end. A mean x nodes is what the batch job did."
     )
     columns = (
         text("node"), count("at_us", "us"), Column("over_s", "s"),
-        *(Column(name, unit) for name, unit in zip(found.quantities, found.units, strict=True)),
+        *(Column(name, unit) for name, unit in zip(reply.quantities, reply.units, strict=True)),
     )  # fmt: skip
-    series = [*((each.node, each.points) for each in found.nodes), (None, found.mean)]
+    series = [*((each.node, each.points) for each in reply.nodes), (None, reply.mean)]
     rows = [
         (
             node,

@@ -137,27 +137,27 @@ _KNOWN = (
 )
 
 
-def over_time(found: Course) -> str:
+def over_time(course: Course) -> str:
     """Figures of events and payloads over time."""
     total, sums = 0, []
-    for value in found.done:
+    for value in course.done:
         total += value
         sums.append(total)
-    rates = [value / found.bin_s for value in found.done]
-    every = f"{found.bin_s} s" if found.bin_s < 60 else duration_text(found.bin_s)
+    rates = [value / course.bin_s for value in course.done]
+    every = f"{course.bin_s} s" if course.bin_s < 60 else duration_text(course.bin_s)
     drawn: list[tuple[str, str, Sequence[float]]] = [
         ("Events done, sum", "events done over time", sums),
         (f"Events per second, by {every}", "events per second over time", rates),
-        ("Payloads running, on average", "payloads running over time", found.busy[: found.busy_until]),
-        ("CPUs kept busy, on average", "CPUs kept busy over time", found.cpu[: found.busy_until]),
+        ("Payloads running, on average", "payloads running over time", course.busy[: course.busy_until]),
+        ("CPUs kept busy, on average", "CPUs kept busy over time", course.cpu[: course.busy_until]),
     ]
-    if any(found.failed):
-        drawn.insert(2, (f"Failures, by {every}", "failures over time", found.failed))
-    start_us = found.start_s * 1_000_000
+    if any(course.failed):
+        drawn.insert(2, (f"Failures, by {every}", "failures over time", course.failed))
+    start_us = course.start_s * 1_000_000
     return "".join(
         figure(
             caption,
-            area(values, start_us=start_us, bin_s=found.bin_s, title=title, text=short_text),
+            area(values, start_us=start_us, bin_s=course.bin_s, title=title, text=short_text),
         )
         for caption, title, values in drawn
         if values

@@ -13,7 +13,7 @@ from tidemill.errors import JobError
 from tidemill.model.figures.activity import REPORTED_S, Course, counted, course
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, SiteRow
 from tidemill.wire.hospital import WardRow
-from tidemill.wire.http import NotFoundError
+from tidemill.wire.server_connection import NotFoundError
 from tidemill_report.core_hours import CoreHoursReport, core_hours
 
 JOBS_MAX = 20_000  #: newest jobs of a data frame

@@ -136,8 +136,8 @@ def _result(each: StepRun, found: _Measured | None) -> StepResult:
     )  # fmt: skip
 
 
-def _knee(found: Sequence[_Measured]) -> knee.Knee:
-    ordered = sorted(found, key=lambda each: each.run.step.level)
+def _knee(measured: Sequence[_Measured]) -> knee.Knee:
+    ordered = sorted(measured, key=lambda each: each.run.step.level)
     return knee.find(
         [each.run.step.level for each in ordered],
         [each.figures.events_s for each in ordered],
@@ -145,10 +145,10 @@ def _knee(found: Sequence[_Measured]) -> knee.Knee:
     )
 
 
-def _slots(run: Run, found: Sequence[_Measured]) -> tuple[int, str]:
+def _slots(run: Run, measured: Sequence[_Measured]) -> tuple[int, str]:
     """The best number of slots of the first placement whose best is as good as the best of all."""
     passes: dict[str, dict[int, list[Estimate]]] = {}  # by placement and slots
-    for each in sorted(found, key=lambda one: one.run.step.number):
+    for each in sorted(measured, key=lambda one: one.run.step.number):
         of = passes.setdefault(each.run.step.placement, {})
         of.setdefault(each.run.step.slots, []).append(each.figures.events_s)
     if run.plan.scan is None or not passes:

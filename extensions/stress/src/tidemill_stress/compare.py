@@ -54,17 +54,19 @@ def compare(a: Analysis, b: Analysis, *, same_test: bool) -> RunComparison:
     )  # fmt: skip
 
 
-def regressions(found: RunComparison, worse_percent: float) -> list[RunDifference]:
+def regressions(comparison: RunComparison, worse_percent: float) -> list[RunDifference]:
     """Rows in which B is worse than A by at least `worse_percent`, and beyond chance."""
     return [
-        each for each in found.rows if each.verdict == "less" and each.ratio.value <= 1 - worse_percent / 100
+        each
+        for each in comparison.rows
+        if each.verdict == "less" and each.ratio.value <= 1 - worse_percent / 100
     ]
 
 
-def _by_step(found: Analysis) -> dict[tuple[str, int, int, str, int], StepResult]:
+def _by_step(analysis: Analysis) -> dict[tuple[str, int, int, str, int], StepResult]:
     return {
         (each.step.site, each.step.level, each.step.slots, each.step.placement, each.step.pass_): each
-        for each in found.steps
+        for each in analysis.steps
         if each.figures is not None
     }
 
@@ -82,7 +84,7 @@ def _row(a: StepResult, b: StepResult, quantity: str, rows: int) -> RunDifferenc
     )
 
 
-def _error(found: Estimate, together: int) -> float:
+def _error(estimate: Estimate, together: int) -> float:
     """Relative standard error, from the width of an interval that holds together with others."""
     sigmas = 2 * NormalDist().inv_cdf(1 - 0.025 / max(1, together))
-    return (found.high - found.low) / sigmas / found.value if found.value > 0 else 0.0
+    return (estimate.high - estimate.low) / sigmas / estimate.value if estimate.value > 0 else 0.0

@@ -81,9 +81,9 @@ def judge(levels: Sequence[Sequence[Payload]]) -> list[NodeQuality]:
     return sorted(found, key=lambda each: (each.verdict in ("good", "few"), -each.factor, each.node))
 
 
-def slow_nodes(found: Sequence[NodeQuality]) -> set[str]:
+def slow_nodes(qualities: Sequence[NodeQuality]) -> set[str]:
     """The names of nodes that are slow."""
-    return {each.node for each in found if each.verdict == "slow"}
+    return {each.node for each in qualities if each.verdict == "slow"}
 
 
 def _figures(

@@ -40,22 +40,22 @@ HEADS = [
 ]
 
 
-def page(run: Run, found: Analysis) -> str:
+def page(run: Run, analysis: Analysis) -> str:
     """The HTML page of a stress test."""
     body = [
-        _advice(run, found),
+        _advice(run, analysis),
         section(
             "Levels",
-            table(HEADS, [row(each) for each in found.steps], right=range(2, len(HEADS)), whole=(0, 1)),
+            table(HEADS, [row(each) for each in analysis.steps], right=range(2, len(HEADS)), whole=(0, 1)),
         ),
-        _curves(run, found),
+        _curves(run, analysis),
         _distributions(run),
-        _sites(found),
-        _nodes(found),
-        _saturated(run, found),
-        _held(run, found),
+        _sites(analysis),
+        _nodes(analysis),
+        _saturated(run, analysis),
+        _held(run, analysis),
         _series(run),
-        _filter(found),
+        _filter(analysis),
         _remarks(run),
     ]
     made_us = run.ended_us or round(1e6 * max((each.end_s for each in run.steps), default=0.0))
@@ -87,46 +87,48 @@ def row(each: StepResult) -> list[str]:
     ]  # fmt: skip
 
 
-def within(found: Estimate) -> str:
+def within(estimate: Estimate) -> str:
     """An estimate with its interval."""
-    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+    return f"{estimate.value:.4g} ({estimate.low:.4g} to {estimate.high:.4g})"
 
 
-def advice(found: Analysis) -> list[str]:
+def advice(analysis: Analysis) -> list[str]:
     """What to do, in sentences."""
     lines = []
-    for site, knee in found.knees.items():
+    for site, knee in analysis.knees.items():
         at = f"at {site}: " if site else ""
         does = (
             f"run at most {knee.recommended} payloads at a time" if knee.recommended else "no recommendation"
         )
         lines.append(f"{at}{does}: {knee.reason}")
-    for site, (slots, why) in found.slots.items():
+    for site, (slots, why) in analysis.slots.items():
         at = f"at {site}: " if site else ""
         lines.append(f"{at}use {slots} slots per node: {why}")
-    lines += [f"node {each.node} is {each.verdict}: {each.reason}" for each in found.nodes if each.reason and
+    lines += [f"node {each.node} is {each.verdict}: {each.reason}" for each in analysis.nodes if each.reason and
               each.verdict in ("slow", "failing")]  # fmt: skip
-    if found.saturated:
-        first = found.saturated[0]
+    if analysis.saturated:
+        first = analysis.saturated[0]
         lines.append(f"{first.title} ({first.source}) saturated first: {first.evidence}")
     return lines
 
 
-def _advice(run: Run, found: Analysis) -> str:
+def _advice(run: Run, analysis: Analysis) -> str:
     lines = [f"the run stopped: {run.stopped}"] if run.stopped else []
-    lines += advice(found)
+    lines += advice(analysis)
     return section("Result", "".join(f"<p>{code(each[:1].upper() + each[1:])}.</p>" for each in lines))
 
 
-def _curves(run: Run, found: Analysis) -> str:
+def _curves(run: Run, analysis: Analysis) -> str:
     drawn = []
-    for site in dict.fromkeys(each.step.site for each in found.steps):
-        rows = [(each.step, each.figures) for each in found.steps if each.figures and each.step.site == site]
+    for site in dict.fromkeys(each.step.site for each in analysis.steps):
+        rows = [
+            (each.step, each.figures) for each in analysis.steps if each.figures and each.step.site == site
+        ]
         for placement in dict.fromkeys(step.placement for step, _ in rows):
             here = [(step.slots or step.level, of) for step, of in rows if step.placement == placement]
             where = ", ".join(each for each in (site, placement) if each)
             against = "slots per node" if run.mode == "scan" else "level"
-            knee = found.knees.get(site)
+            knee = analysis.knees.get(site)
             drawn += _two(here, f"{where + ': ' if where else ''}", against, knee)
     heading = "Curves, with 95 % intervals" + (", each pass a point" if run.mode == "scan" else "")
     return section(heading, "".join(drawn)) if drawn else ""
@@ -194,20 +196,22 @@ def _steps(label: str, values: dict[str, list[float]]) -> str:
     return histogram([panel], head="Tidemill", title=label, note="mean ± standard deviation")
 
 
-def _sites(found: Analysis) -> str:
+def _sites(analysis: Analysis) -> str:
     """The sites of one test side by side: what each reached, and its knee or slots."""
-    if len({each.step.site for each in found.steps}) < 2:
+    if len({each.step.site for each in analysis.steps}) < 2:
         return ""
     rows = []
-    for site in dict.fromkeys(each.step.site for each in found.steps):
-        here = [(each.step, each.figures) for each in found.steps if each.step.site == site and each.figures]
-        stopped = next((each for each in found.steps if each.step.site == site and not each.figures), None)
+    for site in dict.fromkeys(each.step.site for each in analysis.steps):
+        here = [
+            (each.step, each.figures) for each in analysis.steps if each.step.site == site and each.figures
+        ]
+        stopped = next((each for each in analysis.steps if each.step.site == site and not each.figures), None)
         why = f"level {stopped.step.level}: {stopped.reason or stopped.status}" if stopped else "-"
         if not here:
             rows.append([site, "-", "-", "-", "-", why])
             continue
         step, top = max(here, key=lambda each: each[1].events_s.value)
-        knee, slots = found.knees.get(site), found.slots.get(site)
+        knee, slots = analysis.knees.get(site), analysis.slots.get(site)
         advice = f"{knee.recommended} payloads" if knee and knee.recommended else "-"
         advice = f"{slots[0]} slots per node" if slots else advice
         rows.append([
@@ -222,25 +226,25 @@ def _remarks(run: Run) -> str:
     return section("Remarks", table(["level", "remark"], rows, whole=(0,))) if rows else ""
 
 
-def _nodes(found: Analysis) -> str:
-    if not found.nodes:
+def _nodes(analysis: Analysis) -> str:
+    if not analysis.nodes:
         return ""
     kinds = {"good": "good", "slow": "bad", "failing": "bad", "few": "idle"}
-    shown = found.nodes[:NODES_SHOWN]
+    shown = analysis.nodes[:NODES_SHOWN]
     rows = [
         Bar(each.node, each.factor, f"{each.factor:.2f} {each.verdict}", kinds[each.verdict])
         for each in shown
     ]
-    rest = len(found.nodes) - len(shown)
+    rest = len(analysis.nodes) - len(shown)
     more = f"<p>{rest} more nodes, none slower.</p>" if rest > 0 else ""
     caption = "wall time per event, relative to the other nodes"
     return section("Nodes", figure(caption, bars(rows, title=caption)) + more)
 
 
-def _saturated(run: Run, found: Analysis) -> str:
+def _saturated(run: Run, analysis: Analysis) -> str:
     if not any(each.series for each in run.steps):
         return section("What saturated", "<p>No time series were recorded, so nothing can be said.</p>")
-    rows = [[each.title, each.source, f"{each.level:.4g}", each.evidence] for each in found.saturated]
+    rows = [[each.title, each.source, f"{each.level:.4g}", each.evidence] for each in analysis.saturated]
     if not rows:
         return section("What saturated", "<p>No recorded quantity reached its limit or stopped growing.</p>")
     return section(
@@ -248,10 +252,10 @@ def _saturated(run: Run, found: Analysis) -> str:
     )
 
 
-def _held(run: Run, found: Analysis) -> str:
+def _held(run: Run, analysis: Analysis) -> str:
     drawn = []
     starts = {each.step.number: each.start_s for each in run.steps}
-    for each in found.steps:
+    for each in analysis.steps:
         if each.level_means:
             start_us = int(starts[each.step.number] * 1e6)
             title = f"{each.step.title}: mean number running, each minute"
@@ -280,15 +284,15 @@ def _series(run: Run) -> str:
     return section("Servers and nodes", "".join(drawn)) if drawn else ""
 
 
-def _filter(found: Analysis) -> str:
+def _filter(analysis: Analysis) -> str:
     rows = [
         [each.step.title, str(each.filter.counted),
          "; ".join(f"{why}: {count}" for why, count in each.filter.left_out.items()) or "none",
          f"{each.filter.longest_s:.3g} s", f"{each.filter.weight_max:.2f}", each.figures.method if each.figures else ""]
-        for each in found.steps if each.filter
+        for each in analysis.steps if each.filter
     ]  # fmt: skip
     if not rows:
         return ""
-    rule = next(each.filter.rule for each in found.steps if each.filter)
+    rule = next(each.filter.rule for each in analysis.steps if each.filter)
     heads = ["level", "counted", "left out", "longest counted", "largest weight", "intervals"]
     return section("What counts", f"<p>{escape(rule)}.</p>" + table(heads, rows, right=(1, 3, 4), whole=(0,)))

@@ -29,7 +29,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 class SeriesSource(Protocol):
     """Where time series come from: nodes' monitors, caches, Prometheus. One that has none returns no series."""
 
-    def look(self, rows: Sequence[SiteRow]) -> None:
+    def observe(self, rows: Sequence[SiteRow]) -> None:
         """Called every few seconds while a level runs, with all sites as the server shows them: sources that know only
         the present take note of it."""
 

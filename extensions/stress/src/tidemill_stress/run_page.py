@@ -68,8 +68,8 @@ class SiteCharts(NamedTuple):
 
 def run_of(campaign: str) -> tuple[str, int] | None:
     """The run and the number of the level that a campaign is of, by its name; None = of none."""
-    found = _LEVEL.fullmatch(campaign)
-    return (found[1], int(found[2])) if found else None
+    match = _LEVEL.fullmatch(campaign)
+    return (match[1], int(match[2])) if match else None
 
 
 def page(ask: PageRequest, made: Pages) -> str:
@@ -164,7 +164,7 @@ def views(known: Sequence[LevelTimes], *, now_us: int) -> list[SiteCharts]:
     begin = min(_begin_s(each) for each in known)
     span = (begin, max(*ends.values(), begin + STEP_S_MIN))
     marks = clock_marks(span[0], span[1] - span[0])
-    found = []
+    result = []
     for site in dict.fromkeys(each.planned.site for each in known):
         here = [each for each in known if each.planned.site == site]
         members = [
@@ -179,8 +179,8 @@ def views(known: Sequence[LevelTimes], *, now_us: int) -> list[SiteCharts]:
             AskedLevels(members, "The thin lines are the levels that were asked for"),
             until_s=max(ends[id(each)] for each in here), steps=STEPS,
         )  # fmt: skip
-        found.append(SiteCharts(site, charts, marks))
-    return found
+        result.append(SiteCharts(site, charts, marks))
+    return result
 
 
 def _begin_s(level: LevelTimes) -> float:

@@ -14,7 +14,7 @@ from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.model.job import STRESS_REASON, PlannedLevel
 from tidemill.wire.api import SiteRow
-from tidemill.wire.http import NotFoundError
+from tidemill.wire.server_connection import NotFoundError
 from tidemill_stress import holding, store
 from tidemill_stress.holding import Seen, StopRun
 from tidemill_stress.plan import GuardPlan, StressStep, rounds
@@ -96,12 +96,12 @@ class Runner:
         while going := [each for each in levels if each.end is None]:
             rows = self._sites.now()
             for source in self._sources:
-                source.look(rows)
+                source.observe(rows)
             over = self._guards.over()
             everywhere = over.pop("", [])
             pairs: list[tuple[StressStep, Seen]] = []
             for each in going:
-                each.look(rows)
+                each.observe(rows)
                 pairs.append((each.step, each.seen(everywhere + over.get(each.step.site, []))))
             for each, end in zip(going, holding.decide_together(self._run.plan, pairs), strict=True):
                 each.end = end

@@ -47,12 +47,12 @@ class RunningLevel:
         sent = self._client.submit(spec, campaign=campaign, key=f"{campaign}-0")
         self._jobs = dict.fromkeys(sent.jobs, events)
 
-    def look(self, rows: Sequence[SiteRow]) -> None:
+    def observe(self, rows: Sequence[SiteRow]) -> None:
         """Note how the site is."""
         here = [row for row in rows if self.step.site in ("", row.name)]
         self._nodes = sum(int(row.capacity.get("nodes", 0)) for row in here)
         self._nodes_top = max(self._nodes_top, self._nodes)
-        self._sums.look(here)
+        self._sums.observe(here)
 
     def seen(self, guards: Sequence[str]) -> Seen:
         """Payloads, nodes and guards of the level, as known now."""

@@ -157,14 +157,14 @@ def student(free: int) -> float:
 
 
 def _sum(group: Sequence[tuple[Payload, float]]) -> PayloadSums:
-    found = PayloadSums()
+    result = PayloadSums()
     for payload, weight in group:
-        found.add(payload, weight)
-    return found
+        result.add(payload, weight)
+    return result
 
 
 def _join(parts: Sequence[PayloadSums]) -> PayloadSums:
-    found = PayloadSums()
+    result = PayloadSums()
     for each in parts:
-        found.join(each)
-    return found
+        result.join(each)
+    return result

@@ -39,10 +39,10 @@ def load(directory: Path) -> Run:
 
 def finish(directory: Path, run: Run) -> Analysis:
     """Analyse a run, and write result and page beside it."""
-    found = analyse(run)
-    write_whole(directory / RESULT, msgspec.json.encode(found), mode=0o644, failure=ConfigError)
-    write_whole(directory / PAGE, page.page(run, found).encode(), mode=0o644, failure=ConfigError)
-    return found
+    analysis = analyse(run)
+    write_whole(directory / RESULT, msgspec.json.encode(analysis), mode=0o644, failure=ConfigError)
+    write_whole(directory / PAGE, page.page(run, analysis).encode(), mode=0o644, failure=ConfigError)
+    return analysis
 
 
 def newest(directory: Path, digest: str) -> Path | None:

@@ -52,7 +52,7 @@ def test_an_agent_that_was_started_again_gives_no_rate_with_the_one_before_it() 
 def test_a_report_that_is_seen_twice_counts_once_and_only_the_site_and_the_interval_count() -> None:
     source = SumsSource()
     for now in (sums(100), sums(100), sums(110, moved=1000), sums(110, moved=1000)):
-        source.look([row(now), row(sums(now.at_us / S, moved=7), "other"), row(None, "old")])
+        source.observe([row(now), row(sums(now.at_us / S, moved=7), "other"), row(None, "old")])
     (moved,) = [each for each in source.series("here", 0, 200) if each.unit == "bytes/s"]
     assert moved.points == [(105.0, 100.0)]
     assert source.series("here", 106, 200) == []
@@ -72,7 +72,7 @@ def test_a_budget_that_is_full_is_named_as_what_saturated() -> None:
 def guard(stop: StopPlan, *looks: SiteSums | None, site: str = "here") -> list[str]:
     one = SumsGuard(stop, site)
     for each in looks:
-        one.look([row(each), row(sums(1, over=99, harm_s=9e9), "other")])
+        one.observe([row(each), row(sums(1, over=99, harm_s=9e9), "other")])
     return one.over()
 
 

@@ -10,7 +10,7 @@ import pytest
 from tidemill.errors import ConfigError
 from tidemill_study.accounting.lines import gaps, log_lines, time_in
 from tidemill_study.accounting.log import LogKind, history_of
-from tidemill_study.accounting.records import Remark, Remarks
+from tidemill_study.accounting.past_jobs import Remark, Remarks
 
 AT = "11/02/2026 09:12:44"
 ENDED = "queue=workq qtime=1000 start=2000 end=5000 Resource_List.nodect=1"

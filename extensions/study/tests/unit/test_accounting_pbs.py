@@ -11,7 +11,7 @@ from tidemill.batch.pbs.places import count_cores
 from tidemill_study.accounting import pbs
 from tidemill_study.accounting.history import History
 from tidemill_study.accounting.log import history_of
-from tidemill_study.accounting.records import PastJob, Remark, Remarks
+from tidemill_study.accounting.past_jobs import PastJob, Remark, Remarks
 
 AT = "10/24/2026 14:07:17"
 USED = (

@@ -12,8 +12,8 @@ from tidemill.errors import ConfigError
 from tidemill_study.accounting import sacct
 from tidemill_study.accounting.history import History
 from tidemill_study.accounting.log import LogKind, history_of, jobs_of, kind_of
-from tidemill_study.accounting.records import PastJob, Remark, Remarks
-from tidemill_study.simulation.swf import told
+from tidemill_study.accounting.past_jobs import PastJob, Remark, Remarks
+from tidemill_study.simulation.swf import skipped_text
 
 HEAD = "JobID|User|Account|Partition|Submit|Start|End|Elapsed|NNodes|NCPUS|Timelimit|State"
 DAY = 1_792_800_000  # 2026-10-24T00:00:00Z
@@ -218,7 +218,7 @@ def test_a_job_without_an_end_long_past_its_limit_is_one_that_slurmdbd_missed(tm
 
 def test_jobs_that_end_before_they_start_are_left_out_where_nothing_tells_the_truth(tmp_path: Path) -> None:
     history = History("log", Remarks())
-    history.take(
+    history.add_jobs(
         [PastJob(id="1", start_s=100, end_s=50, nodes=1), PastJob(id="2", start_s=100, end_s=150, nodes=1)]
     )
 
@@ -296,7 +296,7 @@ def test_jobs_that_are_left_out_are_counted(tmp_path: Path) -> None:
     skipped = history.trace(history.machine(None), 100).skipped
 
     assert skipped == {"never started": 1, "an end before the start": 1}
-    assert told(skipped) == "1 record with an end before the start, 1 job never started"
+    assert skipped_text(skipped) == "1 record with an end before the start, 1 job never started"
 
 
 def test_cores_of_a_whole_node_are_the_most_that_more_than_a_few_jobs_have(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tidemill.batch.run import CommandResult
 from tidemill.errors import SiteError
 from tidemill_study.accounting import slurmdbd
-from tidemill_study.accounting.records import Remark, Remarks
+from tidemill_study.accounting.past_jobs import Remark, Remarks
 
 HEAD = "JobID|Submit|Eligible|Start|End|NNodes|State"
 BEGIN_S = 1_792_800_000

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tidemill.errors import ConfigError
-from tidemill_study.accounting.records import PastJob
+from tidemill_study.accounting.past_jobs import PastJob
 from tidemill_study.report.forms import ApelFacts, apel_text, csv_text
 from tidemill_study.report.reconcile import (
     AccountMonth,

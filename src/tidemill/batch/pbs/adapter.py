@@ -45,9 +45,9 @@ from tidemill.batch.pbs.replies import (
     variables,
 )
 from tidemill.batch.polite import Budget
-from tidemill.batch.records import LEFT_WAITING, Records, SubmissionRecord, ended, tail_of
 from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.script import ScriptDialect, compose, node_text
+from tidemill.batch.submissions import LEFT_WAITING, Records, SubmissionRecord, ended, tail_of
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.log import Log
@@ -150,7 +150,7 @@ class PbsBatchSystem:
             else:
                 self._missing_since_s.pop(name, None)
                 self._living.add(name)
-                answers[name] = self._told(name, job)
+                answers[name] = self._status(name, job)
                 is_waiting = answers[name].state is AllocationState.QUEUED
                 (self._waited.add if is_waiting else self._waited.discard)(name)
         unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
@@ -274,14 +274,14 @@ class PbsBatchSystem:
 
     def machine(self) -> MachineTotals:
         """Sum up the nodes and waiting jobs of a snapshot."""
-        seen = self.snapshot()
-        usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
+        snapshot = self.snapshot()
+        usable = [node for node in snapshot.nodes if node.state is not NodeState.AWAY]
         return MachineTotals(
-            nodes=len(seen.nodes),
+            nodes=len(snapshot.nodes),
             nodes_free=sum(node.state is NodeState.IDLE for node in usable),
             cores_per_node=min((node.cores for node in usable), default=0),
             memory_mb_per_node=min((node.memory_mb for node in usable), default=0),
-            queued=len(seen.queued),
+            queued=len(snapshot.queued),
         )
 
     def snapshot(self) -> Snapshot:
@@ -441,7 +441,7 @@ class PbsBatchSystem:
 
     # ---- words on one allocation ----
 
-    def _told(self, name: str, job: Record) -> Status:
+    def _status(self, name: str, job: Record) -> Status:
         state = text_of(job, "job_state")
         active = state in _ACTIVE or (state not in _QUEUED and bool(text_of(job, "stime")))
         if state not in _QUEUED | _ACTIVE:
@@ -549,18 +549,18 @@ class PbsBatchSystem:
             if command.is_preempted(text_of(job, "comment"))
         }
 
-    def _since_suspended(self, name: str, told: Status) -> Status:
+    def _since_suspended(self, name: str, status: Status) -> Status:
         """What the scheduler suspended was preempted, although Tidemill itself ended it then."""
-        if told.answer is not Answer.FOUND:
-            return told
-        if told.suspended:
+        if status.answer is not Answer.FOUND:
+            return status
+        if status.suspended:
             self._suspended.add(name)
-        elif told.state is AllocationState.ACTIVE and not self._records.was_canceled(name):
+        elif status.state is AllocationState.ACTIVE and not self._records.was_canceled(name):
             self._suspended.discard(name)  # it went on
-        elif told.ending is Ending.CANCELED and name in self._suspended:
-            reason = f"the scheduler suspended it for another job: {told.reason}"
-            return msgspec.structs.replace(told, ending=Ending.PREEMPTED, reason=reason)
-        return told
+        elif status.ending is Ending.CANCELED and name in self._suspended:
+            reason = f"the scheduler suspended it for another job: {status.reason}"
+            return msgspec.structs.replace(status, ending=Ending.PREEMPTED, reason=reason)
+        return status
 
     def _ask_history(self, names: list[str]) -> bool:
         """Ask the server's history, rarely. Where it keeps none, there are no jobs in the reply."""

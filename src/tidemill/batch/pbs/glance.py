@@ -20,10 +20,10 @@ def ask_counts(budget: Budget) -> JobCounts | None:
 def read_counts(output: bytes) -> JobCounts | None:
     """The counts of `qstat -B -f`, JSON or text (`state_count = Transit:0 Queued:1 Held:0 Waiting:0 Running:4 Exiting:0
     Begun:1`); None where there are none. Arrays count once. Held jobs do not count: they could not start."""
-    found = _COUNTS.search(output.decode(errors="replace"))
-    if found is None:
+    match = _COUNTS.search(output.decode(errors="replace"))
+    if match is None:
         return None
-    counts = {name: int(value) for name, value in _EACH.findall(found.group(1))}
+    counts = {name: int(value) for name, value in _EACH.findall(match.group(1))}
     if "Queued" not in counts:
         return None
     return JobCounts(waiting=counts["Queued"], running=sum(counts.get(name, 0) for name in _RUNNING))

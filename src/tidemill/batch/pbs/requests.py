@@ -86,7 +86,7 @@ class Hosts:
         self._used = set[str]().union(*(table_of(each, "resources_assigned") for each in vnodes.values()))
         self._resources: dict[str, Resource] = {}
         self._asked: dict[tuple[str, str], str] = {}
-        self._told: set[str] = set()
+        self._defined: set[str] = set()
         self._stocked: set[str] = set()
         self._features: dict[str, set[str]] = {}
         self._amounts: dict[str, set[str]] = {}
@@ -118,7 +118,7 @@ class Hosts:
         stocks: dict[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]] = {}
         names = sorted(self._stocked)
         used = self._in_use(names)
-        found = []
+        result = []
         for node in nodes:
             if names:
                 totals = ((name, self._resource(name).totals.get(node.name, 0)) for name in names)
@@ -135,8 +135,8 @@ class Hosts:
                     features=alike.setdefault(features, features),
                     amounts=alike.setdefault(amounts, amounts),
                 )
-            found.append(node)
-        return found
+            result.append(node)
+        return result
 
     def _in_use(self, names: Collection[str]) -> Counter[tuple[str, str]]:
         """How much of each resource is used on each host. What is not set is 0, as for the scheduler."""
@@ -165,25 +165,25 @@ class Hosts:
         """A word of the request as a feature; empty if all hosts have it, or none."""
         if name in _NAMES:
             host = self.of_vnode.get(value, "") if name == "vnode" else value
-            return self._tell(f"host={host}", {host} & self._names)
+            return self._define(f"host={host}", {host} & self._names)
         shown = self._resource(name)
         if shown.is_boolean and value.lower() in _TRUE | _FALSE:
             wanted = "True" if value.lower() in _TRUE else "False"
-            return self._tell(f"{name}={wanted}", shown.hosts(wanted))
+            return self._define(f"{name}={wanted}", shown.hosts(wanted))
         level = shown.level(value)
         if level is None:
-            return self._tell(f"{name}={value}", shown.hosts(value))
+            return self._define(f"{name}={value}", shown.hosts(value))
         feature = f"{name}>={shown.spell(level)}"
-        if feature in self._told:
+        if feature in self._defined:
             return feature
-        return self._tell(feature, shown.hosts_with(level), is_amount=True)
+        return self._define(feature, shown.hosts_with(level), is_amount=True)
 
-    def _tell(self, feature: str, found: set[str], *, is_amount: bool = False) -> str:
+    def _define(self, feature: str, found: set[str], *, is_amount: bool = False) -> str:
         if not found or found == self._names:
             return ""
         for host in found:
             (self._amounts if is_amount else self._features).setdefault(host, set()).add(feature)
-        self._told.add(feature)
+        self._defined.add(feature)
         return feature
 
     def _resource(self, name: str) -> Resource:

@@ -46,10 +46,10 @@ class Resource:
 
     def hosts(self, word: str) -> set[str]:
         """Hosts that have a word in their lists. A boolean that is not set is False."""
-        found = self._hosts.get(word, set())
+        result = self._hosts.get(word, set())
         if self.is_boolean and word == "False":
-            found = found | self._hosts.get("", set())
-        return found
+            result = result | self._hosts.get("", set())
+        return result
 
     def hosts_with(self, amount: int) -> set[str]:
         """Hosts that have at least this amount, on all of their vnodes together."""

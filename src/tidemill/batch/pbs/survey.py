@@ -185,9 +185,9 @@ def compose_snapshot(
     )
 
 
-def compose_facts(server: Record, seen: Snapshot) -> Facts:
+def compose_facts(server: Record, snapshot: Snapshot) -> Facts:
     """Compose the facts about the machine from its server's settings and a snapshot."""
-    nodes = {node.name: node for node in seen.nodes}
+    nodes = {node.name: node for node in snapshot.nodes}
     partitions = [
         PartitionFacts(
             name=each.name,
@@ -202,7 +202,7 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
             usable=each.is_up,
             why_not="" if each.is_up else "not enabled, or not started",
         )
-        for each in seen.partitions
+        for each in snapshot.partitions
     ]
     names = (
         "scheduler_iteration",
@@ -216,38 +216,38 @@ def compose_facts(server: Record, seen: Snapshot) -> Facts:
     return Facts(
         system=f"PBS {text_of(server, 'pbs_version')}".strip(),
         partitions=partitions,
-        nodes=seen.nodes,
+        nodes=snapshot.nodes,
         array_max=read_number(text_of(server, "max_array_size") or "10000"),
         jobs_max=_generic(text_of(server, "max_run")),
         submits_max=_generic(text_of(server, "max_queued")),
-        others_hidden=seen.are_others_hidden,
-        starts_nothing=seen.starts_nothing,
+        others_hidden=snapshot.are_others_hidden,
+        starts_nothing=snapshot.starts_nothing,
         architectures=sorted(
             {
                 each.partition("=")[2]
-                for node in seen.nodes
+                for node in snapshot.nodes
                 for each in node.features
                 if each.startswith("arch=")
             }
         ),
         launchers=describe(),
         scheduler={name: text_of(server, name) for name in names if text_of(server, name)},
-        notes=[f"not shown: {each}" for each in seen.hidden],
+        notes=[f"not shown: {each}" for each in snapshot.hidden],
     )
 
 
 def _ask(budget: Budget, words: list[str], part: str, head: str, *, kind: str) -> dict[str, Record]:
     """JSON, or else text. Raises SiteError, ProtocolError."""
     text = budget.check(budget.query(words, kind=kind))
-    found = replies.read_json(text, part)
-    if found is None and head:
+    result = replies.read_json(text, part)
+    if result is None and head:
         plain = [word for word in words if word not in ("-F", "json")]
-        found = replies.read_text(budget.check(budget.query(plain, kind=kind)), head)
-    if found is None:
+        result = replies.read_text(budget.check(budget.query(plain, kind=kind)), head)
+    if result is None:
         raise ProtocolError(
             f"`{' '.join(words)}` printed invalid JSON: `{text[:200].decode(errors='replace')}`"
         )
-    return found
+    return result
 
 
 def _running(number: str, job: Record, hosts: Mapping[str, str], *, ours: bool) -> Running:
@@ -277,12 +277,12 @@ def _on_used(running: list[Running], nodes: list[Node]) -> list[Running]:
     """These without regular jobs on nodes that PBS shows without any, which it did later: such a job has just ended, or
     a user has forged its record so that idle nodes seem to be in use."""
     unused = {each.name for each in nodes if each.state is NodeState.IDLE and each.cores_free == each.cores}
-    found = []
+    result = []
     for job in running:
         used = job.nodes if job.ours else tuple(name for name in job.nodes if name not in unused)
         if used or not job.nodes:
-            found.append(job if used == job.nodes else msgspec.structs.replace(job, nodes=used))
-    return found
+            result.append(job if used == job.nodes else msgspec.structs.replace(job, nodes=used))
+    return result
 
 
 def waiting(jobs: dict[str, Record]) -> Iterator[tuple[str, Record]]:

@@ -58,11 +58,11 @@ def states(value: Any, flags: Any = None) -> list[str]:
 def read(content: bytes, key: str) -> list[dict[str, Any]]:
     """The records of a document. Raises ProtocolError, also when Slurm put errors in it."""
     document = _document(content)
-    found = document.get(key)
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    result = document.get(key)
+    if not isinstance(result, list) or not all(isinstance(each, dict) for each in result):
         errors = document.get("errors") or "no errors named"
         raise ProtocolError(f"Slurm's JSON has no `{key}`: {str(errors)[:300]}")
-    return found
+    return result
 
 
 def _document(content: bytes) -> dict[str, Any]:
@@ -198,13 +198,13 @@ def nodes(content: bytes) -> list[Node]:
 
 def reservations(content: bytes, own: str) -> list[Reservation]:
     """Reservations; `own`: the one that we may run in. Raises ProtocolError."""
-    found = []
+    result = []
     for each in read(content, "reservations"):
         start_s = number(each.get("start_time"))
         if start_s is None:
             continue
         name = str(each.get("name", ""))
-        found.append(
+        result.append(
             Reservation(
                 name=name,
                 start_s=start_s,
@@ -214,7 +214,7 @@ def reservations(content: bytes, own: str) -> list[Reservation]:
                 usable=bool(own) and name == own,
             )
         )
-    return found
+    return result
 
 
 def _words(value: Any) -> tuple[str, ...]:

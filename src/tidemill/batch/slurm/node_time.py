@@ -108,13 +108,13 @@ def read(text: str, cores: Mapping[str, int]) -> Iterator[HeldNode]:
 
 
 def shares(
-    held: Iterable[HeldNode], cores: Mapping[str, int], idle: Collection[str], span: tuple[int, int]
+    nodes: Iterable[HeldNode], cores: Mapping[str, int], idle: Collection[str], span: tuple[int, int]
 ) -> NodeTime:
     """How the nodes' time between the two times was used. A job without an end on a node that is idle now has ended
     unseen by slurmdbd (sacctmgr(1), "RunAwayJobs"), and is left out."""
     since_s, until_s = span
     changes: dict[str, list[tuple[int, int, int]]] = {}
-    for each in held:
+    for each in nodes:
         if each.end_s is None and each.node in idle:
             continue
         start_s, end_s = max(each.start_s, since_s), min(each.end_s or until_s, until_s)
@@ -145,16 +145,16 @@ def _used(changes: Sequence[tuple[int, int, int]], cores: int) -> tuple[int, int
     return used_s, part_s
 
 
-def _bounded(held: Iterable[HeldNode]) -> Iterator[HeldNode]:
-    for number, each in enumerate(held):
+def _bounded(nodes: Iterable[HeldNode]) -> Iterator[HeldNode]:
+    for number, each in enumerate(nodes):
         if number >= SHARES_MAX:
             raise OverflowError(f"jobs held more than {SHARES_MAX} nodes")
         yield each
 
 
-def _check_complete(held: Sequence[HeldNode], busy: Collection[str]) -> None:
+def _check_complete(nodes: Sequence[HeldNode], busy: Collection[str]) -> None:
     """Raises SiteError where most of the nodes that are busy now have no running job."""
-    running = {each.node for each in held if each.end_s is None}
+    running = {each.node for each in nodes if each.end_s is None}
     seen = sum(name in running for name in busy)
     if 2 * seen < len(busy):
         raise SiteError(

@@ -76,13 +76,13 @@ def _is_emptied(job: OwnJob) -> bool:
 def canceled_by(word: str) -> str:
     """Who canceled a job by sacct's word, `CANCELLED by 54321`: the user's name, else the number; empty = it does not
     say."""
-    found = _BY.match(word)
-    if found is None:
+    match = _BY.match(word)
+    if match is None:
         return ""
     try:
-        return pwd.getpwuid(int(found[1])).pw_name
+        return pwd.getpwuid(int(match[1])).pw_name
     except (KeyError, OverflowError):
-        return found[1]
+        return match[1]
 
 
 def canceled_while_waiting(batch_id: str, by: str = "") -> Status:
@@ -115,13 +115,13 @@ def withdrawn(
     for job in jobs:
         if job.is_cut:
             shown.pop(job.name, None)  # which elements it lacks is not known
-    found = {}
+    result = {}
     for name in missing:
         base, index = split_element(name)
         seen_s = waited_s.get(name)
         if index is not None and seen_s is not None and base in shown and seen_s > since_s:
-            found[name] = canceled_while_waiting(f"{shown[base]}_{index}")
-    return found
+            result[name] = canceled_while_waiting(f"{shown[base]}_{index}")
+    return result
 
 
 def _ordered(jobs: list[OwnJob], *, renamed: bool) -> list[Match]:
@@ -136,7 +136,7 @@ def _ordered(jobs: list[OwnJob], *, renamed: bool) -> list[Match]:
     return [Match(job, renamed, surplus=place > 0 and rank(job)[0] < 2) for place, job in enumerate(ordered)]
 
 
-def tell(match: Match) -> Status:
+def status_of(match: Match) -> Status:
     """The status of an allocation, from its row of `squeue`."""
     job = match.job
     state, ending = job_state(job.word, job.reason)

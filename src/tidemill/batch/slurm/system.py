@@ -31,7 +31,6 @@ from tidemill.batch.contract import (
 from tidemill.batch.launch import detect
 from tidemill.batch.names import carries_key, check_name, compose_comment, is_allocation_name
 from tidemill.batch.polite import Budget
-from tidemill.batch.records import remove
 from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.slurm import own, text
 from tidemill.batch.slurm.facts import find_facts, find_refusal
@@ -39,6 +38,7 @@ from tidemill.batch.slurm.script import Asked, output_path, script_text, submit_
 from tidemill.batch.slurm.survey import Survey, can_account, job_age_s
 from tidemill.batch.slurm.times import minutes_up, time_text
 from tidemill.batch.slurm.words import REFUSALS, limit_named
+from tidemill.batch.submissions import remove
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.files import make_directories, write_durable
@@ -119,7 +119,9 @@ class SlurmBatchSystem:
         jobs = self._own_jobs()
         matches = own.match(names, jobs, key=self._key, numbers=self._read_numbers(names))
         news = {name for name in matches if name not in self._ended}
-        answers = {name: self._told(name, own.tell(found[0])) for name, found in matches.items()}
+        answers = {
+            name: self._status_to_report(name, own.status_of(found[0])) for name, found in matches.items()
+        }
         missing = [name for name in names if name not in answers]
         answers |= {name: self._ended[name] for name in missing if name in self._ended}
         missing = [name for name in missing if name not in answers]
@@ -160,7 +162,7 @@ class SlurmBatchSystem:
             (name, each)
             for name, found in matches.items()
             for each in found
-            if own.tell(each).state not in ALLOCATION_FINAL
+            if own.status_of(each).state not in ALLOCATION_FINAL
         ]
         self._scancel(own.ids_to_cancel(living))
         for name, each in living:
@@ -271,7 +273,7 @@ class SlurmBatchSystem:
     def _is_ours(self, user: str, name: str, comment: str) -> bool:
         return user == self._user and is_allocation_name(name) and carries_key(comment, self._key)
 
-    def _told(self, name: str, status: Status) -> Status:
+    def _status_to_report(self, name: str, status: Status) -> Status:
         """The status to report, with the last lines of what failed; an end is remembered."""
         if status.state not in ALLOCATION_FINAL:
             self._ended.pop(name, None)
@@ -372,7 +374,7 @@ class SlurmBatchSystem:
 
     def _running(self, names: Collection[str]) -> dict[str, Status]:
         matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
-        told = {name: own.tell(found[0]) for name, found in matches.items()}
+        told = {name: own.status_of(found[0]) for name, found in matches.items()}
         return {name: status for name, status in told.items() if status.state is AllocationState.ACTIVE}
 
     def _limit(self, names: list[str], ends_s: Mapping[str, float]) -> None:

@@ -90,19 +90,19 @@ def rows(output: bytes, fields: int, record: str = RECORD) -> Iterator[list[str]
 
 def own_jobs(output: bytes) -> list[OwnJob]:
     """Our user's jobs. Raises ProtocolError."""
-    found = []
+    result = []
     for row in rows(output, 15):
         if row is None:
             continue  # a name with our separators: of our user, but none that we made
         number, index, elements = _numbers(row[0])
-        found.append(
+        result.append(
             OwnJob(
                 number, index, elements, row[1], row[2], row[3], row[4],
                 parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[13], row[14], _count_or_0(row[8]),
                 held_gpus(row[11], _count_or_0(row[9]), whole=row[10] in _WHOLE), parse_span(row[12]), "..." in row[0],
             )
         )  # fmt: skip
-    return found
+    return result
 
 
 def held_gpus(each_node: str, nodes: int, *, whole: bool) -> int | None:
@@ -354,12 +354,12 @@ LISTS_MAX = 10_000
 
 def _list(text: str) -> tuple[str, ...]:
     """Words between commas, shared by the many nodes that are alike."""
-    found = _LISTS.get(text)
-    if found is None:
-        found = () if text in ("", "(null)") else tuple(map(sys.intern, filter(None, text.split(","))))
+    result = _LISTS.get(text)
+    if result is None:
+        result = () if text in ("", "(null)") else tuple(map(sys.intern, filter(None, text.split(","))))
         if len(_LISTS) < LISTS_MAX:
-            _LISTS[text] = found
-    return found
+            _LISTS[text] = result
+    return result
 
 
 def devices(text: str) -> tuple[tuple[str, int], ...]:
@@ -378,12 +378,12 @@ def devices(text: str) -> tuple[tuple[str, int], ...]:
 
 def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
     """The partitions of `scontrol -o show partition`; `preempts`: whether the scheduler preempts by partition."""
-    found = []
+    result = []
     for line in records(output, "PartitionName="):
         mode = value(line, "PreemptMode").lower().split(",")[-1]
         grace = value(line, "GraceTime")
         seconds, tier = whole(grace), whole(value(line, "PriorityTier"))
-        found.append(
+        result.append(
             Partition(
                 name=sys.intern(line[14:].partition(" ")[0]),
                 nodes=expand(value(line, "Nodes")),
@@ -405,7 +405,7 @@ def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
                 memory_per_core_mb=whole(value(line, "DefMemPerCPU")) or 0,
             )
         )
-    return found
+    return result
 
 
 def with_default_memory(found: list[Partition], settings: Mapping[str, str]) -> list[Partition]:
@@ -427,13 +427,13 @@ def with_default_memory(found: list[Partition], settings: Mapping[str, str]) -> 
 
 def reservations(output: bytes, own: str) -> list[Reservation]:
     """The reservations of `scontrol -o show reservation`; `own`: the one that we may run in."""
-    found = []
+    result = []
     for line in records(output, "ReservationName="):
         start_s, end_s = parse_time(value(line, "StartTime")), parse_time(value(line, "EndTime"))
         name = line[16:].partition(" ")[0]
         if start_s is None:
             continue
-        found.append(
+        result.append(
             Reservation(
                 name=name,
                 start_s=start_s,
@@ -443,7 +443,7 @@ def reservations(output: bytes, own: str) -> list[Reservation]:
                 usable=bool(own) and name == own,
             )
         )
-    return found
+    return result
 
 
 _CYCLE = re.compile(r"Last cycle when:[^\n]*?\((\d{1,18})\)")
@@ -470,9 +470,9 @@ def counts(output: bytes) -> JobCounts | None:
 
 def settings(output: bytes) -> dict[str, str]:
     """`scontrol show config`."""
-    found = {}
+    result = {}
     for line in output.decode(errors="replace").split("\n"):
         key, equals, rest = line.partition("=")
         if equals:
-            found[key.strip()] = rest.strip()
-    return found
+            result[key.strip()] = rest.strip()
+    return result

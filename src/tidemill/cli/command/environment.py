@@ -86,13 +86,13 @@ def _as_jobs_hold(variables: Mapping[str, str]) -> dict[str, str]:
     """Encode bytes that are not UTF-8 as `octets` does. Raises ConfigError that names the first illegal variable."""
     from tidemill.model.legal import variable_fault
 
-    found = {}
+    result = {}
     for name, value in variables.items():
-        found[name] = carried(value)
-        wrong = variable_fault(shown(name), found[name])
+        result[name] = carried(value)
+        wrong = variable_fault(shown(name), result[name])
         if wrong is not None:
             raise ConfigError(f"--env {shown(name)}: {wrong.text}", hint=wrong.hint)
-    return found
+    return result
 
 
 def _is_below(value: str, roots: Sequence[str]) -> bool:

@@ -44,7 +44,7 @@ def typed_inputs(texts: Sequence[str]) -> TypedInputs:
     """Inputs of `run`: `FILE`, `URL`, `NAME=FILE`, `PATTERN` or `DIRECTORY`. Raises ConfigError."""
     from tidemill.model.job import Input
 
-    found = TypedInputs([], [], [])
+    result = TypedInputs([], [], [])
     places: dict[str, str] = {}
     for text in texts:
         name, url = split_input(text)
@@ -59,24 +59,24 @@ def typed_inputs(texts: Sequence[str]) -> TypedInputs:
                     hint=f"--input NAME={place} gives one of them another name",
                 )
             places[each] = place
-            taken = {one.name for one in found.inputs}
+            taken = {one.name for one in result.inputs}
             path = Path(place).expanduser()
             if ":" not in place.partition("/")[0] and path.is_dir():
                 archive = _fit(f"{each}.tar", taken)
-                found.directories.append((archive, path.absolute(), each))
+                result.directories.append((archive, path.absolute(), each))
                 url = shown(str(path.absolute()))  # replaced by the path of its archive
-                found.inputs.append(Input(name=archive, url=url))
+                result.inputs.append(Input(name=archive, url=url))
                 continue
             fit = _fit(each, taken)
-            found.inputs.append(Input(name=fit, url=checked_url(place)))
+            result.inputs.append(Input(name=fit, url=checked_url(place)))
             if fit != each:
-                found.links.append((fit, each))
-    if len(found.inputs) > MATCHES_MAX:
+                result.links.append((fit, each))
+    if len(result.inputs) > MATCHES_MAX:
         raise ConfigError(
-            f"there are {len(found.inputs)} inputs, a job may have {MATCHES_MAX}",
+            f"there are {len(result.inputs)} inputs, a job may have {MATCHES_MAX}",
             hint="`--input DIRECTORY` brings a directory as one input; `--each LIST` gives each event its own file",
         )
-    return found
+    return result
 
 
 def split_input(text: str) -> tuple[str, str]:

@@ -47,7 +47,7 @@ def typed_outputs(paths: Sequence[str], *, as_files: bool) -> TypedOutputs:
 
     from tidemill.model.job import Output, Pack
 
-    found = TypedOutputs([], [])
+    result = TypedOutputs([], [])
     names = Counter(_base_name(path) for path in paths)
     for path in paths:
         check_utf8(path, what="output", hint="use a UTF-8 name; `sh -c` can rename what CMD leaves")
@@ -59,13 +59,13 @@ def typed_outputs(paths: Sequence[str], *, as_files: bool) -> TypedOutputs:
             )
         place = path
         if path.endswith("/") or _PATTERN.search(path):
-            place = _archive_of(path, {each.path for each in found.outputs} | set(paths))
-            found.packed.append((place, _shell_words(path)))
+            place = _archive_of(path, {each.path for each in result.outputs} | set(paths))
+            result.packed.append((place, _shell_words(path)))
         is_shared = place == path and names[_base_name(path)] > 1
         known = "-".join(Path(path).parts) if is_shared else _base_name(place)
-        name = _name(known, {each.name for each in found.outputs})
-        found.outputs.append(Output(name=name, path=place, pack=Pack.FILES if as_files else UNSET))
-    return found
+        name = _name(known, {each.name for each in result.outputs})
+        result.outputs.append(Output(name=name, path=place, pack=Pack.FILES if as_files else UNSET))
+    return result
 
 
 def _archive_of(path: str, taken: set[str]) -> str:

@@ -144,10 +144,10 @@ class _Opened(NamedTuple):
 def _opened(pid: int, number: int) -> _Opened | None:
     """None if it is closed, or a link that nothing stands for."""
     try:
-        found = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116  a link of /proc, perhaps to a pipe
+        stat = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116  a link of /proc, perhaps to a pipe
         lines = Path(f"/proc/{pid}/fdinfo/{number}").read_text().splitlines()
         facts = dict(line.split(":\t", 1) for line in lines[:2])
-        return _Opened((found.st_dev, found.st_ino, int(facts["pos"])), found.st_mode, int(facts["flags"], 8))
+        return _Opened((stat.st_dev, stat.st_ino, int(facts["pos"])), stat.st_mode, int(facts["flags"], 8))
     except (OSError, LookupError, ValueError):
         return None
 

@@ -52,10 +52,10 @@ class EventTable(NamedTuple):
         """Replace `{NAME}` in a word by the placeholder of that column; `{{NAME}}` becomes the text `{NAME}`."""
         places = {name: f"{{column.{k}}}" for k, name in enumerate(self.columns, 1)}
 
-        def filled(found: re.Match[str]) -> str:
-            if found[1] in places:
-                return f"{{{found[1]}}}"
-            return places.get(found[2], found[0])
+        def filled(match: re.Match[str]) -> str:
+            if match[1] in places:
+                return f"{{{match[1]}}}"
+            return places.get(match[2], match[0])
 
         return PLACE.sub(filled, word)
 

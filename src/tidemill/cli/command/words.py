@@ -89,8 +89,8 @@ def argument(word: str, *, staged: Collection[str]) -> str:
 
 def unused(name: str, taken: Collection[str], *, ending: str = "") -> str:
     """The name with its ending, and with `-2`, `-3`, ... between them where it is taken."""
-    found, number = f"{name}{ending}", 2
-    while found in taken:
-        found = f"{name}-{number}{ending}"
+    result, number = f"{name}{ending}", 2
+    while result in taken:
+        result = f"{name}-{number}{ending}"
         number += 1
-    return found
+    return result

@@ -253,7 +253,7 @@ def plan_of(
 
 def _sites(client: Client) -> list[SiteRow]:
     """The sites, as far as the server shows them to this submitter."""
-    from tidemill.wire.http import NotAllowedError
+    from tidemill.wire.server_connection import NotAllowedError
 
     try:
         return client.sites()

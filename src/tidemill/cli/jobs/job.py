@@ -12,7 +12,7 @@ from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.arriving import outputs_lines, still_kept
 from tidemill.cli.command.places import check_output_dir
 from tidemill.cli.jobs.changes import changes_of, define_changes
-from tidemill.cli.jobs.named import define_events, job_of_events, named, needed, one_job, told
+from tidemill.cli.jobs.named import define_events, job_of_events, named, needed, one_job, outcome_text
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import (
@@ -325,7 +325,7 @@ def _act_on_events(args: Namespace, verb: str, *, done: str, not_done: str) -> i
     if args.json:
         show_json(reply)
     else:
-        say(told(reply.changed, reply.unchanged, done=done, not_done=not_done))
+        say(outcome_text(reply.changed, reply.unchanged, done=done, not_done=not_done))
         if reply.changed and verb == "cancel":
             hint(f"`tidemill job retry {job} --events {args.events}` runs them after all")
     return 0

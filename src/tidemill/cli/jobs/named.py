@@ -26,11 +26,11 @@ def split_names(words: Sequence[str]) -> tuple[list[int], list[str]]:
     jobs: list[int] = []
     campaigns: list[str] = []
     for word in words:
-        found = _JOBS.fullmatch(word)
-        if found is None:
+        match = _JOBS.fullmatch(word)
+        if match is None:
             campaigns.append(word)
             continue
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if first < 1:
             raise ConfigError(f"`{word}`: jobs are numbered from 1")
         if not first <= last < first + JOBS_MAX:
@@ -64,13 +64,13 @@ def named(words: Sequence[str], campaign: str | None, *, verb: str, several: boo
     return NamedJobs(jobs, names[0] if names else None)
 
 
-def needed(found: NamedJobs, verb: str) -> NamedJobs:
+def needed(named: NamedJobs, verb: str) -> NamedJobs:
     """The jobs or the campaign that were named. Raises ConfigError if nothing was. Pure."""
-    if not found.jobs and found.campaign is None:
+    if not named.jobs and named.campaign is None:
         raise ConfigError(
             f"`tidemill {verb}` needs a job or a campaign", hint=f"tidemill {verb} 7, tidemill {verb} zmumu"
         )
-    return found
+    return named
 
 
 def one_job(client: Client, word: str) -> int:
@@ -91,7 +91,7 @@ def one_job(client: Client, word: str) -> int:
 def known_campaign(client: Client, name: str) -> str:
     """The same name or `OWNER/NAME`, if the server knows the campaign; of several owners' campaigns of one name, one's
     own. Raises ConfigError with the server's hint, as all verbs do."""
-    from tidemill.wire.http import NotFoundError, RefusedRequestError
+    from tidemill.wire.server_connection import NotFoundError, RefusedRequestError
 
     try:
         client.campaign(name)
@@ -149,7 +149,7 @@ def check_events(detail: JobDetail, events: IntervalSet) -> None:
         raise JobError(f"job {detail.row.id} has no event {shown(outside)}", hint=has)
 
 
-def told(changed: int, unchanged: int, *, done: str, not_done: str) -> str:
+def outcome_text(changed: int, unchanged: int, *, done: str, not_done: str) -> str:
     """`100 events canceled, 3 had ended already`. Pure."""
     return f"{counted_text(changed, 'event')} {done}" + (
         f", {count_text(unchanged)} {not_done}" if unchanged else ""

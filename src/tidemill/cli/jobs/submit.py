@@ -247,7 +247,7 @@ def run(args: Namespace) -> int:
     if sent is None:
         return 0
     with about_campaign(sent.campaign):
-        return wait_and_tell(client, sent, as_json=args.json) if args.wait else _tell(args, sent)
+        return wait_and_tell(client, sent, as_json=args.json) if args.wait else _report_submitted(args, sent)
 
 
 def _submit_file(client: Client, args: Namespace) -> Submission | None:
@@ -417,7 +417,7 @@ def _typed(name: str, value: str, parameter: Parameter) -> str | int | float | b
     return converted
 
 
-def _tell(args: Namespace, sent: Submission) -> int:
+def _report_submitted(args: Namespace, sent: Submission) -> int:
     if args.json:
         show_json(sent)
         return 0

@@ -15,7 +15,7 @@ from tidemill.model.campaign import shown_names
 from tidemill.model.figures.activity import REPORTED_S, pace
 from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 from tidemill.model.trouble import Scope
-from tidemill.wire.http import NotFoundError
+from tidemill.wire.server_connection import NotFoundError
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -66,7 +66,7 @@ class _Rates:
         self._client = client
         self._known: dict[str, tuple[float, float | None]] = {}
 
-    def of(self, row: CampaignRow) -> float | None:
+    def rate(self, row: CampaignRow) -> float | None:
         """The rate of late; None of a campaign that does not run, or in which nothing has been done."""
         if row.phase or not row.states.get("RUNNING") or not row.events_done:
             return None
@@ -99,7 +99,7 @@ def _table(rows: list[CampaignRow], rates: _Rates) -> tuple[list[str], list[list
             count_text(row.events),
             percent_text(ratio(row.events_done, row.events)),
             count_text(row.events_failed) if row.events_failed else "-",
-            rate_text(rates.of(row)),
+            rate_text(rates.rate(row)),
             percent_text(ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)),
             _time(row),
         ]

@@ -94,15 +94,15 @@ def _verify(args: Namespace) -> int:
     from tidemill.server.run import lines_told
 
     place = (args.dir or home_dir(args.home) / "server").absolute()
-    found = verify(place, at_least=lines_told(place))
+    verified = verify(place, at_least=lines_told(place))
     if args.json:
-        show_json(found)
+        show_json(verified)
         return 0
     show(
-        f"lines {found.first} to {found.last} in {counted_text(found.files, 'file')} follow one another; "
+        f"lines {verified.first} to {verified.last} in {counted_text(verified.files, 'file')} follow one another; "
         "nothing was altered"
     )
-    show(f"head {found.head}")
+    show(f"head {verified.head}")
     return 0
 
 

@@ -109,27 +109,27 @@ def _tell_act(act: YieldAct) -> None:
         show(f"    {_at(act.canceled_s)}  canceled {names}")
 
 
-def _tell_totals(found: Harm) -> None:
-    totals = found.totals
+def _tell_totals(harm: Harm) -> None:
+    totals = harm.totals
     show(
         f"{count_text(totals.jobs)} regular jobs started, {count_text(totals.delayed)} of them later because of "
         f"Tidemill: {duration_text(totals.share_s)} in all ({duration_text(totals.share_low_s)} to "
         f"{duration_text(totals.share_high_s)}) of {duration_text(totals.wait_s)} that they waited"
         + (f", job {totals.worst_id} the most: {duration_text(totals.worst_s)}" if totals.delayed else "")
     )
-    waiting = sum(each.state == "waiting" for each in found.jobs)
+    waiting = sum(each.state == "waiting" for each in harm.jobs)
     if waiting:
         show(f"{count_text(waiting)} more wait that could start without Tidemill, by the last records")
-    if found.unreadable:
-        say(f"{count_text(found.unreadable)} unreadable lines, such as a crash may leave")
+    if harm.unreadable:
+        say(f"{count_text(harm.unreadable)} unreadable lines, such as a crash may leave")
 
 
-def _tell_classes(found: Harm) -> None:
+def _tell_classes(harm: Harm) -> None:
     """Waits by size, by length, and by both, then what the estimate cannot know."""
     heads = ["JOBS THAT WANT", "JOBS", "DELAYED", "WAITED", "DELAY", "95 %", "OF THE WAIT", "95 %", "PROMISE"]
-    rows = [_class_row(each) for each in (*found.by_size, *found.by_length, *found.by_size_and_length)]
+    rows = [_class_row(each) for each in (*harm.by_size, *harm.by_length, *harm.by_size_and_length)]
     show_table(heads, rows, right=tuple(range(1, 8)))
-    say(found.note)
+    say(harm.note)
 
 
 def _class_row(each: ClassHarm) -> list[str]:

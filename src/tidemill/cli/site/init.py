@@ -109,7 +109,7 @@ def init(args: Namespace) -> int:
         make_home(home)
         _tell_split(split_home(home), home)
     _take_over(directory)
-    wishes, facts = _look(args, home, directory)
+    wishes, facts = _inspect_machine(args, home, directory)
     if replaces and args.name is None:  # what the site has done so far is known by this name
         wishes = msgspec.structs.replace(wishes, name=SITE_NAME)
     login = login_facts(directory)
@@ -129,7 +129,7 @@ def init(args: Namespace) -> int:
         write_durable(path, draw(suggestion).encode(), failure=ConfigError)
     told = taken_findings(wishes.shell, os.environ, kind=wishes.batch) if facts is not None else ()
     findings = [*suggestion.findings, *told, *([problem] if problem else []), *fit]
-    return _tell(args, path, findings, read=_checked(draw(suggestion), path))
+    return _report(args, path, findings, read=_checked(draw(suggestion), path))
 
 
 def _take_over(directory: Path) -> None:
@@ -171,7 +171,7 @@ def _tell_split(local: Path | None, home: Path) -> None:
         say_lines(wrapped("", told))
 
 
-def _look(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Facts | None]:
+def _inspect_machine(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Facts | None]:
     """What is wanted and what the batch system says."""
     from tidemill.batch.kinds import ACCOUNT, PARTITION
     from tidemill.site.setup.detection import SiteWishes
@@ -353,7 +353,7 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
 # ---- messages --------------------------------------------------------------------------------------
 
 
-def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteConfig) -> int:
+def _report(args: Namespace, path: Path, findings: list[Finding], *, read: SiteConfig) -> int:
     failed = any(each.state == "fail" for each in findings)
     if args.json:
         show_json(

@@ -19,7 +19,7 @@ from tidemill.site import constants
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
-    from tidemill.harvest.account.records import PlanMade
+    from tidemill.harvest.account.broker_log import PlanMade
     from tidemill.model.trouble import Trouble
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.data.moves import UnderWay
@@ -115,26 +115,26 @@ def _of_site(config: SiteConfig, directory: Path) -> dict[str, Any]:
     }
 
 
-def _of_status(known: SiteStatus) -> dict[str, Any]:
+def _of_status(status: SiteStatus) -> dict[str, Any]:
     from tidemill.site.watch.metrics import samples_of
 
     metrics: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for sample in samples_of(known) if known.at_us else ():
+    for sample in samples_of(status) if status.at_us else ():
         metrics.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
     return {
-        "status_us": known.at_us,
-        "agent_failed": known.failed,
-        "plans": known.poll.pools if known.poll else [],
-        "awaits": known.poll.awaits if known.poll else None,
+        "status_us": status.at_us,
+        "agent_failed": status.failed,
+        "plans": status.poll.pools if status.poll else [],
+        "awaits": status.poll.awaits if status.poll else None,
         "metrics": metrics,
-        "troubles": known.troubles,
+        "troubles": status.troubles,
     }
 
 
-def stale_text(known: SiteStatus, config: SiteConfig, *, is_served: bool, now_us: int) -> str:
+def stale_text(status: SiteStatus, config: SiteConfig, *, is_served: bool, now_us: int) -> str:
     """That the figures are old, and why; empty = they are not."""
-    age_s = (now_us - known.at_us) / 1e6
-    if not known.at_us:
+    age_s = (now_us - status.at_us) / 1e6
+    if not status.at_us:
         return "no agent has polled its batch system yet: there are no figures"
     if age_s < STALE_BEATS * constants.HEARTBEAT_S:
         return ""
@@ -285,12 +285,12 @@ def plan_text(plan: PlanMade, *, now_s: float) -> str:
 
 
 def status_lines(
-    known: SiteStatus, *, is_stopped: bool = False, is_served: bool = True
+    status: SiteStatus, *, is_stopped: bool = False, is_served: bool = True
 ) -> list[tuple[str, str]]:
     """What people want to know of the figures: (head, text). `is_stopped`: the site was stopped, perhaps since they
     were written; `is_served`: an agent serves it now."""
     lines: list[tuple[str, str]] = []
-    for each in known.grants:
+    for each in status.grants:
         lines.append(
             (
                 "account",
@@ -298,26 +298,26 @@ def status_lines(
                 f"{each.committed_s / HOUR_S:.1f} more may be by what runs, {each.left_s / HOUR_S:.1f} left",
             )
         )
-    if known.left_node_s is not None:
-        left = known.left_node_s / HOUR_S
+    if status.left_node_s is not None:
+        left = status.left_node_s / HOUR_S
         lines.append(("node-hours", f"{left:.1f} may still be asked for, by all bounds together"))
     noted: dict[str, list[str]] = {}
-    for sample in known.figures:
+    for sample in status.figures:
         if sample.name == "tidemill_noted_total":
             labels = dict(sample.labels)
             noted.setdefault(labels["topic"], []).append(f"{sample.value:.0f} {labels['mode']}")
     lines += [
         (topic, f"{', '.join(modes)} (on nodes, since the agent's start)") for topic, modes in noted.items()
     ]
-    lines += data_lines(known.data)
-    if known.is_glance_off:
+    lines += data_lines(status.data)
+    if status.is_glance_off:
         lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
     if is_stopped:
         lines.append(("why no more", "the site is stopped"))
-    elif text := why_text(known, is_served=is_served):
+    elif text := why_text(status, is_served=is_served):
         lines.append(("why no more", text))
-    if known.harm is not None:
-        lines.append(("today", _harm_text(known.harm, known.waits)))
+    if status.harm is not None:
+        lines.append(("today", _harm_text(status.harm, status.waits)))
     return lines
 
 
@@ -378,12 +378,12 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
     return lines
 
 
-def why_text(known: SiteStatus, *, is_served: bool = True) -> str:
+def why_text(status: SiteStatus, *, is_served: bool = True) -> str:
     """Why no more nodes are asked for: as every command and page says it, or in words without figures where no machine
     is polled; empty = nothing is known to hold back more."""
     from tidemill.harvest.plan.sentences import FOR_MORE, awaited_text, hindrances_text, more_text
 
-    poll, now_us = known.poll, clock.now_us()
+    poll, now_us = status.poll, clock.now_us()
     awaits = poll.awaits if poll is not None else None
     if poll is not None and awaits is not None and (awaits.hindrances or awaits.queued or awaits.starting):
         text = more_text(awaits, now_us) if poll.is_at_work else awaited_text(awaits, now_us)
@@ -392,7 +392,7 @@ def why_text(known: SiteStatus, *, is_served: bool = True) -> str:
         return f"{text}; {head}{more}" if more else text
     if not is_served:  # the causes are of the agent's last seconds, and no agent asks for anything now
         return ""
-    return "; ".join(_cause_text(cause, poll.pools if poll is not None else ()) for cause in known.causes)
+    return "; ".join(_cause_text(cause, poll.pools if poll is not None else ()) for cause in status.causes)
 
 
 def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
@@ -417,14 +417,14 @@ def _cause_text(cause: str, plans: Sequence[PlanMade]) -> str:
     return words.get(cause, cause)
 
 
-def quarantine_lines(known: SiteStatus, *, now_s: float) -> list[tuple[str, str]]:
+def quarantine_lines(status: SiteStatus, *, now_s: float) -> list[tuple[str, str]]:
     """Nodes that are not used because starts fail there, from SITE/status.json."""
     lines = [
         ("quarantine", f"{each.node} until {clock.utc_text(each.until_us)}: {each.why}")
-        for each in sorted(known.bad_nodes, key=lambda each: each.node)
+        for each in sorted(status.bad_nodes, key=lambda each: each.node)
         if each.until_us > now_s * 1e6
     ]
-    more = known.bad_nodes_total - len(known.bad_nodes)
+    more = status.bad_nodes_total - len(status.bad_nodes)
     return [*lines, ("quarantine", f"and {counted_text(more, 'more node')}")] if more > 0 else lines
 
 

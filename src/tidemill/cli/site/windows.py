@@ -19,7 +19,7 @@ from tidemill.model.quantities import count_text, duration_text
 from tidemill.site import constants
 
 if TYPE_CHECKING:
-    from tidemill.harvest.machine.windows import Request, Step, Windows
+    from tidemill.harvest.snapshot.windows import Request, Step, Windows
     from tidemill.model.machine import Snapshot
 
 TOLD_MAX = 10
@@ -67,9 +67,9 @@ def define(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the staircase of nodes and times."""
-    from tidemill.harvest.machine.windows import windows
+    from tidemill.harvest.snapshot.windows import windows
 
-    snapshot, request = _look(args)
+    snapshot, request = _inspect_machine(args)
     found = windows(snapshot, request)
     steps = [step for step in found.steps if step.nodes >= (args.width or 1)]
     if args.width is not None:
@@ -85,13 +85,13 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _look(args: Namespace) -> tuple[Snapshot, Request]:
+def _inspect_machine(args: Namespace) -> tuple[Snapshot, Request]:
     """The machine, and what is asked about."""
     from tempfile import TemporaryDirectory
 
     from tidemill.batch.open import asked_cluster, open_batch, open_cluster
     from tidemill.cli.site.directory import read_site
-    from tidemill.harvest.machine.windows import GUARD_S, Request
+    from tidemill.harvest.snapshot.windows import GUARD_S, Request
     from tidemill.site.setup.shell import first_cluster
 
     if args.dir is not None and args.batch is not None:
@@ -163,11 +163,11 @@ def _choose(args: Namespace) -> tuple[str, Path | None]:
     return here[0], None
 
 
-def _tell_steps(found: Windows, steps: list[Step], *, width: int) -> None:
-    where = f"partition {found.partition}" if found.partition else "the machine"
+def _tell_steps(windows: Windows, steps: list[Step], *, width: int) -> None:
+    where = f"partition {windows.partition}" if windows.partition else "the machine"
     if not steps:
         wanted = f"{count_text(width)} nodes" if width > 1 else "a node"
-        show(f"no window of {wanted}: {found.idle} of {found.nodes} nodes of {where} are idle")
+        show(f"no window of {wanted}: {windows.idle} of {windows.nodes} nodes of {where} are idle")
         return
     show_table(
         ["NODES", "FOR", "UNTIL", "LIMITED BY"],
@@ -182,24 +182,24 @@ def _tell_steps(found: Windows, steps: list[Step], *, width: int) -> None:
         ],
         right=(0, 1),
     )
-    say(f"{found.idle} of {found.nodes} nodes of {where} are idle")
+    say(f"{windows.idle} of {windows.nodes} nodes of {where} are idle")
 
 
-def unseen(found: Windows) -> list[str]:
+def unseen(windows: Windows) -> list[str]:
     """What the windows do not know, in one line; none if they know all."""
-    if found.starts_nothing:
-        return [f"no job starts now: {found.starts_nothing}"]
-    parts = [f"hidden: {'; '.join(found.hidden)}"] if found.hidden else []
-    if found.promised:
-        parts.append(f"{found.promised} idle nodes are kept for jobs that are not shown (left out)")
-    if found.unplanned:
-        more = len(found.unplanned) - TOLD_MAX
-        ids = ", ".join(found.unplanned[:TOLD_MAX]) + (f" and {count_text(more)} more" if more > 0 else "")
+    if windows.starts_nothing:
+        return [f"no job starts now: {windows.starts_nothing}"]
+    parts = [f"hidden: {'; '.join(windows.hidden)}"] if windows.hidden else []
+    if windows.promised:
+        parts.append(f"{windows.promised} idle nodes are kept for jobs that are not shown (left out)")
+    if windows.unplanned:
+        more = len(windows.unplanned) - TOLD_MAX
+        ids = ", ".join(windows.unplanned[:TOLD_MAX]) + (f" and {count_text(more)} more" if more > 0 else "")
         parts.append(f"no planned start, may start at any time: {ids}")
-    if found.plan_age_s is None:
+    if windows.plan_age_s is None:
         parts.append("the age of the scheduler's plan")
-    elif found.plan_age_s > PLAN_AGE_S_MAX and not found.is_queue_empty:
-        parts.append(f"the scheduler's plan is {duration_text(found.plan_age_s)} old")
+    elif windows.plan_age_s > PLAN_AGE_S_MAX and not windows.is_queue_empty:
+        parts.append(f"the scheduler's plan is {duration_text(windows.plan_age_s)} old")
     return [f"not seen: {'; '.join(parts)}"] if parts else []
 
 

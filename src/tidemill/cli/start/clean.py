@@ -76,7 +76,7 @@ def leftovers(home: Path) -> Iterator[Path]:
 def is_needed(directory: Path, client: Client) -> bool:
     """Whether a job may still read what `run` wrote for it: its campaign has not ended, or no server says so."""
     from tidemill.client.client import has_ended
-    from tidemill.wire.http import NotFoundError
+    from tidemill.wire.server_connection import NotFoundError
 
     names = {directory.name, directory.name.rpartition("-")[0] or directory.name}  # CAMPAIGN, CAMPAIGN-2
     # one's own, and that of the only owner who has one: a person may have had another name then

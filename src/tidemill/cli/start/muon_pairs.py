@@ -63,9 +63,9 @@ def read(files: Sequence[Path]) -> MassHistogram | None:
     )
 
 
-def part(found: MassHistogram, *, events: int) -> str:
+def part(histogram: MassHistogram, *, events: int) -> str:
     """The part of a page that shows the peak."""
-    shown = _shown(found)
+    shown = _shown(histogram)
     if shown is None:
         return ""
     pairs = sum(shown.values)
@@ -82,17 +82,17 @@ def part(found: MassHistogram, *, events: int) -> str:
     return section("What the campaign was for", figure(caption, drawn))
 
 
-def _shown(found: MassHistogram) -> MassHistogram | None:
+def _shown(histogram: MassHistogram) -> MassHistogram | None:
     """The bins around the peak; None if no pair is in them."""
     inside = [
-        k for k, low in enumerate(found.edges_gev[:-1])
-        if low >= SHOWN_GEV[0] and found.edges_gev[k + 1] <= SHOWN_GEV[1]
+        k for k, low in enumerate(histogram.edges_gev[:-1])
+        if low >= SHOWN_GEV[0] and histogram.edges_gev[k + 1] <= SHOWN_GEV[1]
     ]  # fmt: skip
-    values = [found.values[k] for k in inside]
+    values = [histogram.values[k] for k in inside]
     if not sum(values):
         return None
-    edges = [found.edges_gev[k] for k in inside] + [found.edges_gev[inside[-1] + 1]]
-    return MassHistogram(edges, values, [found.errors[k] for k in inside])
+    edges = [histogram.edges_gev[k] for k in inside] + [histogram.edges_gev[inside[-1] + 1]]
+    return MassHistogram(edges, values, [histogram.errors[k] for k in inside])
 
 
 def _labels(shown: MassHistogram) -> tuple[str, str]:

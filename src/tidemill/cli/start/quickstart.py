@@ -86,7 +86,7 @@ def run(args: Namespace) -> int:
             }
         )
     else:
-        _tell(place, name, took=took, kept=args.keep, has_report=data is not None)
+        _print_summary(place, name, took=took, kept=args.keep, has_report=data is not None)
     return 1 if failed else 0
 
 
@@ -202,10 +202,10 @@ def _report(client: Client, home: Path, place: Path, name: str) -> object:
         missing = extensions.missing(extensions.VERBS, "report")
         say("no report" + ("" if missing is None else f": {missing.message}; {missing.hint}"))
         return None
-    found = muon_pairs.read(sorted((place / "out" / name).glob("*.root")))
+    histogram = muon_pairs.read(sorted((place / "out" / name).glob("*.root")))
     events = sum(each.events_done for each in client.jobs(campaign=name) if each.name.startswith("zmumu-"))
     part = home / "peak.html"
-    part.write_text("" if found is None else muon_pairs.part(found, events=events), encoding="utf-8")
+    part.write_text("" if histogram is None else muon_pairs.part(histogram, events=events), encoding="utf-8")
     told = _verb(client, "report", "--html", str(place / "report.html"), "--part", str(part), "--json")
     part.unlink()
     return json.loads(told)
@@ -225,7 +225,7 @@ def _verb(client: Client, verb: str, *words: str, tells: bool = False) -> str:
     return "" if tells else done.stdout
 
 
-def _tell(place: Path, name: str, *, took: float, kept: bool, has_report: bool) -> None:
+def _print_summary(place: Path, name: str, *, took: float, kept: bool, has_report: bool) -> None:
     say("")
     for path in sorted((place / "out").rglob("*")):
         if path.is_file() and not path.name.startswith((".", "manifest-")):

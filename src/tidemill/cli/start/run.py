@@ -324,7 +324,7 @@ def _refuse_known(args: Namespace, campaign: str) -> bool:
     to ask."""
     from tidemill.client.client import Client
     from tidemill.client.home import find_server
-    from tidemill.wire.http import NotFoundError
+    from tidemill.wire.server_connection import NotFoundError
 
     if find_server(args.server, secret_file=args.secret_file, home=args.home) is None:
         return False

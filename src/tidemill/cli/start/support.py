@@ -194,8 +194,8 @@ def hide_secrets_of(path: Path) -> None:
             _hide_file((path.parent / Path(value).expanduser()).absolute())
         elif key in ("password", "secret", "token", "passphrase"):
             confidential.hide(value)
-        elif found := URL_PASSWORD.match(value):
-            confidential.hide(found["password"])
+        elif match := URL_PASSWORD.match(value):
+            confidential.hide(match["password"])
 
 
 def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -308,8 +308,8 @@ def application_text(text: str) -> str:
 
 def _key_of(line: str) -> str:
     """What stays of a line of a text that is not TOML: the name of a table, or the key."""
-    found = re.match(r"\s*(?:\[[\w. -]{0,99}\]|[\w.\"-]{1,99}\s*=)", line)
-    return (found[0] if found is not None else "") + confidential.CUT
+    match = re.match(r"\s*(?:\[[\w. -]{0,99}\]|[\w.\"-]{1,99}\s*=)", line)
+    return (match[0] if match is not None else "") + confidential.CUT
 
 
 def _cut_application(value: Any, key: str = "") -> Any:
@@ -333,18 +333,18 @@ _ENVIRONMENT = re.compile(r"^(?:environment[ \t]*=|\[environment\][^\n]*\n)", re
 def _rewritten(text: str, safe: dict[str, Any]) -> str:
     """The text with `setup` and `environment` as `safe` has them, if the text has them as people write them."""
     for start, key in ((_SETUP, "setup"), (_ENVIRONMENT, "environment")):
-        found = start.search(text)
-        if found is None:
+        match = start.search(text)
+        if match is None:
             continue
-        is_table = found[0].startswith("[")
-        behind = (re.compile(r"^\[", re.MULTILINE) if is_table else _TOP_KEY).search(text, found.end())
+        is_table = match[0].startswith("[")
+        behind = (re.compile(r"^\[", re.MULTILINE) if is_table else _TOP_KEY).search(text, match.end())
         value, end = safe[key], len(text) if behind is None else behind.start()
         if isinstance(value, dict):
             rows = [f"{json.dumps(name)} = {json.dumps(each)}" for name, each in value.items()]
-            new = found[0] + "\n".join((*rows, "")) if is_table else f"{key} = {{ {', '.join(rows)} }}\n"
+            new = match[0] + "\n".join((*rows, "")) if is_table else f"{key} = {{ {', '.join(rows)} }}\n"
         else:
             new = f"{key} = {json.dumps(value)}\n"
-        text = text[: found.start()] + new + text[end:]
+        text = text[: match.start()] + new + text[end:]
     return text
 
 

@@ -459,7 +459,7 @@ def _sites(home: Path) -> list[SiteRow] | None:
 
 def _asked(home: Path, path: str, kind: type[Reply]) -> Reply | None:
     """What the server of this home answers; None while it does not."""
-    from tidemill.wire.http import Connection
+    from tidemill.wire.server_connection import Connection
 
     connection = Connection(f"unix:{home}/server/api.sock", timeout_s=5)
     try:

@@ -1,4 +1,4 @@
-"""The broker's records (`harvest/account/records.py`) as an account: each regular job's wait, the part that Tidemill
+"""The broker's records (`harvest/account/broker_log.py`) as an account: each regular job's wait, the part that Tidemill
 caused, evidence."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.harvest.account import records as r
+from tidemill.harvest.account import broker_log as broker_log
 from tidemill.harvest.account.harm import PLANS_MAX, Totals, add, kind_of, part_of, wait_of
 from tidemill.harvest.account.promise import PromiseState, class_verdict
 from tidemill.harvest.account.waits import change, delay
@@ -89,13 +89,13 @@ class Harm(msgspec.Struct, frozen=True, kw_only=True):
     note: str = CANNOT_KNOW
 
 
-def read_records(directory: Path, since_s: float | None = None) -> tuple[list[r.AnyRecord], int]:
+def read_records(directory: Path, since_s: float | None = None) -> tuple[list[broker_log.AnyRecord], int]:
     """The records of a site's `harvest` directory, oldest first, and the number of lines that are not valid records.
 
     With `since_s` files of days before the day before are passed over. Raises SiteError when a file cannot be read.
     """
-    first = "" if since_s is None else r.file_name(max(0.0, since_s - DAY_S))
-    found: list[r.AnyRecord] = []
+    first = "" if since_s is None else broker_log.file_name(max(0.0, since_s - DAY_S))
+    found: list[broker_log.AnyRecord] = []
     unreadable = 0
     for path in sorted(directory.glob("*.jsonl")):
         if path.name < first:
@@ -106,33 +106,37 @@ def read_records(directory: Path, since_s: float | None = None) -> tuple[list[r.
             raise SiteError(f"failed to read `{path}`: {error.strerror}", transient=False) from error
         for line in lines:
             try:
-                found.append(r.decode(line))
+                found.append(broker_log.decode(line))
             except ProtocolError:
                 unreadable += 1
     return found, unreadable
 
 
 def harm(
-    records: Iterable[r.AnyRecord], *, unreadable: int = 0, since_s: float = 0.0, job: str | None = None
+    records: Iterable[broker_log.AnyRecord],
+    *,
+    unreadable: int = 0,
+    since_s: float = 0.0,
+    job: str | None = None,
 ) -> Harm:
     """The delays of regular jobs that started (or left) since then, in that order; with `job`, of one only.
 
     Jobs that still wait although they could start without Tidemill come last; the totals leave them out.
     """
-    plans: dict[str, r.PlanMade] = {}
-    cancels: dict[str, list[r.Canceled]] = {}
+    plans: dict[str, broker_log.PlanMade] = {}
+    cancels: dict[str, list[broker_log.Canceled]] = {}
     yields: dict[str, list[str]] = {}
-    started: list[r.RegularStarted] = []
+    started: list[broker_log.RegularStarted] = []
     now_s = 0.0
     for record in records:
         now_s = max(now_s, record.at_s)
-        if isinstance(record, r.PlanMade):
+        if isinstance(record, broker_log.PlanMade):
             plans[record.plan] = record
             for name in record.yields_to:
                 yields.setdefault(name, []).append(record.plan)
-        elif isinstance(record, r.Canceled):
+        elif isinstance(record, broker_log.Canceled):
             cancels.setdefault(record.plan, []).append(record)
-        elif isinstance(record, r.RegularStarted):
+        elif isinstance(record, broker_log.RegularStarted):
             yields.pop(record.id, None)
             if record.at_s >= since_s and job in (None, record.id):
                 started.append(record)
@@ -158,12 +162,12 @@ def harm(
 
 
 def by_class(
-    started: Iterable[r.RegularStarted], nodes: int
+    started: Iterable[broker_log.RegularStarted], nodes: int
 ) -> tuple[list[ClassHarm], list[ClassHarm], list[ClassHarm]]:
     """Jobs by size, by length, and by both. `nodes`: of the machine, for records that lack it."""
-    sizes: dict[tuple[str, str], list[r.RegularStarted]] = {}
-    lengths: dict[tuple[str, str], list[r.RegularStarted]] = {}
-    both: dict[tuple[str, str], list[r.RegularStarted]] = {}
+    sizes: dict[tuple[str, str], list[broker_log.RegularStarted]] = {}
+    lengths: dict[tuple[str, str], list[broker_log.RegularStarted]] = {}
+    both: dict[tuple[str, str], list[broker_log.RegularStarted]] = {}
     for each in started:
         size, length = kind_of(each, nodes=nodes)
         sizes.setdefault((size, ""), []).append(each)
@@ -172,14 +176,14 @@ def by_class(
     return _classes(sizes), _classes(lengths), _classes(both)
 
 
-def _classes(found: dict[tuple[str, str], list[r.RegularStarted]]) -> list[ClassHarm]:
+def _classes(found: dict[tuple[str, str], list[broker_log.RegularStarted]]) -> list[ClassHarm]:
     order_of_size = {name: k for k, name in enumerate((*SIZES, UNKNOWN, ""))}
     order_of_length = {name: k for k, name in enumerate((*LENGTHS, UNKNOWN, ""))}
     keys = sorted(found, key=lambda key: (order_of_size[key[0]], order_of_length[key[1]]))
     return [_class(key, found[key], is_largest=key == (SIZES[-1], "")) for key in keys]
 
 
-def _class(key: tuple[str, str], records: list[r.RegularStarted], *, is_largest: bool) -> ClassHarm:
+def _class(key: tuple[str, str], records: list[broker_log.RegularStarted], *, is_largest: bool) -> ClassHarm:
     jobs = len(records)
     waits, shares = [wait_of(each) for each in records], [each.share_s for each in records]
     without = [wait_s - share_s for wait_s, share_s in zip(waits, shares, strict=True)]
@@ -207,7 +211,9 @@ def _part(change_of_ratio: float | None) -> float | None:
     return None if change_of_ratio is None else max(0.0, 1.0 + change_of_ratio)
 
 
-def _act(name: str, plans: dict[str, r.PlanMade], cancels: dict[str, list[r.Canceled]]) -> YieldAct:
+def _act(
+    name: str, plans: dict[str, broker_log.PlanMade], cancels: dict[str, list[broker_log.Canceled]]
+) -> YieldAct:
     plan, done = plans.get(name), cancels.get(name, [])
     return YieldAct(
         plan=name,
@@ -218,7 +224,7 @@ def _act(name: str, plans: dict[str, r.PlanMade], cancels: dict[str, list[r.Canc
     )
 
 
-def _delay(record: r.RegularStarted, evidence: list[YieldAct]) -> Delay:
+def _delay(record: broker_log.RegularStarted, evidence: list[YieldAct]) -> Delay:
     part = part_of(record)
     return Delay(
         id=record.id,

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.harvest.account.records import AnyRecord, PlanMade, RegularStarted, file_name
+from tidemill.harvest.account.broker_log import AnyRecord, PlanMade, RegularStarted, file_name
 from tidemill.harvest.plan.situation import Decision, Situation
 from tidemill.model.figures.job_classes import ClassTotals, SizeAndLength, length_class, size_class
 from tidemill.model.machine import NodeState, Queued, Running, Snapshot
@@ -187,7 +187,7 @@ class Tracker:
                 self._watched.pop(record.id, None)
                 self._count(record)
 
-    def look(
+    def on_poll(
         self, snapshot: Snapshot, yields: Sequence[Yielded], nodes: OwnNodes = NO_NODES
     ) -> list[RegularStarted]:
         """Process one poll and the decisions made from it; return records of regular jobs started since the last poll.

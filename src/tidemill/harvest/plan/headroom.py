@@ -122,7 +122,7 @@ class Headrooms:
             death_s=situation.limits.death_s,
         )
 
-    def keep(self, pools: Collection[str]) -> None:
+    def retain(self, pools: Collection[str]) -> None:
         """Forget which jobs were in pools that are no longer there, and the rates of the pools that left first."""
         for name in self._known.keys() - set(pools):
             del self._known[name]

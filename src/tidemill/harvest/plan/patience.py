@@ -24,7 +24,7 @@ class Patience:
         self._since_s: dict[str, float] = {}
         self._until_s: dict[str, float] = {}
 
-    def look(
+    def on_poll(
         self, now_s: float, ready: Iterable[str], *, cycle_s: float, iteration_s: float = 0.0
     ) -> list[str]:
         """Note the jobs for which enough nodes are idle now; those that are left out from now on. `iteration_s`: where

@@ -130,7 +130,7 @@ def plan_with_us(situation: Situation, reservations: int) -> tuple[FreeNodes, in
     death_s, now = situation.limits.death_s, situation.now_s
     for each in situation.holdings:
         if not each.waiting:
-            profile.take(-each.width * each.count, max(now, each.ends_s) + death_s, float("inf"))
+            profile.reserve(-each.width * each.count, max(now, each.ends_s) + death_s, float("inf"))
     outlook = play(profile, situation.queue, reservations, is_order_known=situation.is_order_known)
     take_waiting(profile, situation)
     return profile, sum(job.width for job in outlook.starts)
@@ -141,7 +141,7 @@ def take_ours(profile: FreeNodes, situation: Situation) -> None:
     now, death_s = situation.now_s, situation.limits.death_s
     for each in situation.holdings:
         if not each.waiting:
-            profile.take(each.width * each.count, now, max(now, each.ends_s) + death_s)
+            profile.reserve(each.width * each.count, now, max(now, each.ends_s) + death_s)
     take_waiting(profile, situation)
 
 
@@ -149,7 +149,7 @@ def take_waiting(profile: FreeNodes, situation: Situation) -> None:
     """Subtract Tidemill's waiting allocations from a profile."""
     for each in situation.holdings:
         if each.waiting:
-            profile.take(each.width * each.count, situation.now_s, max(situation.now_s, each.ends_s))
+            profile.reserve(each.width * each.count, situation.now_s, max(situation.now_s, each.ends_s))
 
 
 def filled(situation: Situation, profile: FreeNodes, idle: int) -> Decision:

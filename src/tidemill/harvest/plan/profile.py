@@ -44,7 +44,7 @@ class FreeNodes:
                 free.append(now)
                 last = at
 
-    def take(self, width: int, start_s: float, end_s: float) -> None:
+    def reserve(self, width: int, start_s: float, end_s: float) -> None:
         """Use `width` nodes from `start_s` to `end_s` (negative: give them)."""
         times, free = self.times, self.free
         first = self._step(start_s) if start_s > times[0] else 0
@@ -52,8 +52,8 @@ class FreeNodes:
         for k in range(first, last):
             free[k] -= width
 
-    def take_now(self, uses: Iterable[tuple[int, float]]) -> None:
-        """Use nodes from the profile's beginning: (nodes, seconds) each. As many calls of `take`, in one pass."""
+    def reserve_now(self, uses: Iterable[tuple[int, float]]) -> None:
+        """Use nodes from the profile's beginning: (nodes, seconds) each. As many calls of `reserve`, in one pass."""
         begin = self.times[0]
         ends: dict[float, int] = {}
         for width, seconds in uses:
@@ -126,12 +126,12 @@ def startable(profile: FreeNodes, queue: Iterable[Waiting]) -> list[Waiting]:
         if not least or -free > least[-1]:
             falls.append(at)
             least.append(-free)
-    found = []
+    result = []
     for job in queue:
         k = bisect_right(least, -job.width)
         if k and (k == len(falls) or falls[k] >= begin + job.walltime_s):
-            found.append(job)
-    return found
+            result.append(job)
+    return result
 
 
 class Outlook(NamedTuple):
@@ -150,7 +150,7 @@ def ahead(now_s: float, free: int, busy: Sequence[Busy], outages: Sequence[Outag
     profile.release(ends)
     for outage in outages:
         if outage.end_s > now_s:
-            profile.take(outage.width, max(now_s, outage.start_s), outage.end_s)
+            profile.reserve(outage.width, max(now_s, outage.start_s), outage.end_s)
     return profile
 
 
@@ -173,13 +173,13 @@ def play(
         width = job.width
         if width <= free and profile.fits(width, job.walltime_s):
             starts.append(job)
-            profile.take(width, begin, begin + job.walltime_s)
+            profile.reserve(width, begin, begin + job.walltime_s)
             free = profile.free[0]
         elif left:
             at = profile.earliest(width, job.walltime_s)
             if at < EVER:
                 left -= 1
-                profile.take(width, at, at + job.walltime_s)
+                profile.reserve(width, at, at + job.walltime_s)
                 planned.append((job, at))
         elif free <= 0:
             break
@@ -198,11 +198,11 @@ def in_any_order(profile: FreeNodes, queue: Sequence[Waiting]) -> Outlook:
     possible = startable(profile, queue)
     first = {id(job) for job in possible}
     planned = _each_alone(profile, [job for job in queue if id(job) not in first])
-    profile.take_now(_until_used_up(possible, profile.free[0]))
+    profile.reserve_now(_until_used_up(possible, profile.free[0]))
     widest = 0
     for job, at in planned:
         if job.width > widest:
-            profile.take(job.width - widest, at, EVER)
+            profile.reserve(job.width - widest, at, EVER)
             widest = job.width
     return Outlook(possible, planned)
 

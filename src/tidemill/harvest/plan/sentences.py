@@ -51,16 +51,18 @@ def in_words(waits_for: str) -> str:
     return "; ".join(sentence(each) for each in waits_for.split("; "))
 
 
-def hindrances_text(found: Sequence[Hindrance]) -> str:
+def hindrances_text(hindrances: Sequence[Hindrance]) -> str:
     """All reasons in one sentence; those that say nothing beside others are left out."""
-    told = [each for each in found if each.cause not in _SILENT] or [each for each in found if each.cause]
+    told = [each for each in hindrances if each.cause not in _SILENT] or [
+        each for each in hindrances if each.cause
+    ]
     return "; ".join(dict.fromkeys(sentence(each.cause, each.nodes) for each in told))
 
 
-def merged_hindrances(found: Iterable[Hindrance]) -> list[Hindrance]:
+def merged_hindrances(hindrances: Iterable[Hindrance]) -> list[Hindrance]:
     """One entry for each cause, with the nodes of all pools where it holds back more, in the order of their coming."""
     counts: dict[str, list[NodeCounts]] = {}
-    for each in found:
+    for each in hindrances:
         if each.cause:
             counts.setdefault(each.cause, []).extend([] if each.nodes is None else [each.nodes])
     return [Hindrance(cause=cause, nodes=total(nodes) if nodes else None) for cause, nodes in counts.items()]

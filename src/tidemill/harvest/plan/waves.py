@@ -202,11 +202,11 @@ def pieces(nodes: int, allocations: int, width_min: int, width_max: int) -> list
         used = max(-(-allocations // 10), allocations - KEPT)
     width = min(max(width_min, math.ceil(nodes / used)), width_max)
     count = min(nodes // width, allocations)
-    found = [(width, count)] if count else []
+    result = [(width, count)] if count else []
     rest = min(nodes - count * width, width_max)
     if rest >= width_min and count < allocations:
-        found.append((rest, 1))
-    return found
+        result.append((rest, 1))
+    return result
 
 
 def rounded(seconds: float, situation: Situation) -> float:

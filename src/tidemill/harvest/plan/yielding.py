@@ -125,9 +125,9 @@ def yields_of(starts: Sequence[Waiting], *, idle: int, held: int) -> Yields:
     return Yields(ready, found or [starts[len(ready)].id])
 
 
-def give_back(held: Sequence[Holding], left: Left, nodes: int) -> list[EndOrder]:
+def give_back(holdings: Sequence[Holding], left: Left, nodes: int) -> list[EndOrder]:
     """End Tidemill's cheapest allocations until `nodes` are free, with as few nodes too many as possible."""
-    order = sorted(held, key=lambda each: (each.loss_of_node_s, each.ends_s, each.key))
+    order = sorted(holdings, key=lambda each: (each.loss_of_node_s, each.ends_s, each.key))
     chosen: list[tuple[Holding, int]] = []
     for each in order:
         if nodes <= 0:
@@ -156,9 +156,9 @@ def summed(cancels: Sequence[EndOrder]) -> list[EndOrder]:
     return [EndOrder(key, count) for key, count in counts.items()]
 
 
-def make_way(held: Sequence[Holding], left: Left, profile: FreeNodes, death_s: float) -> list[EndOrder]:
+def make_way(holdings: Sequence[Holding], left: Left, profile: FreeNodes, death_s: float) -> list[EndOrder]:
     """Shorten Tidemill's allocations so that they never hold more nodes than are free; those first that end first."""
-    alive = sorted((each for each in held if left[each.key]), key=lambda each: each.ends_s)
+    alive = sorted((each for each in holdings if left[each.key]), key=lambda each: each.ends_s)
     nodes = sum(left[each.key] * each.width for each in alive)
     shortens: list[EndOrder] = []
     first = 0
@@ -179,7 +179,7 @@ def make_way(held: Sequence[Holding], left: Left, profile: FreeNodes, death_s: f
 
 
 def make_room(
-    held: Sequence[Holding], left: Left, profile: FreeNodes, unfilled: int, situation: Situation
+    holdings: Sequence[Holding], left: Left, profile: FreeNodes, unfilled: int, situation: Situation
 ) -> list[EndOrder]:
     """No allocation may be added, yet nodes are idle: end the one that costs least, if a wider one in its place pays.
 
@@ -188,7 +188,7 @@ def make_room(
     """
     limits = situation.limits
     restart_s = limits.startup_s + limits.cycle_s + limits.death_s
-    candidates = [each for each in held if left[each.key] and each.width < limits.width_max]
+    candidates = [each for each in holdings if left[each.key] and each.width < limits.width_max]
     if not candidates or unfilled < limits.width_min:
         return []
     each = min(candidates, key=lambda one: ((one.loss_of_node_s + restart_s) * one.width, one.key))
@@ -200,15 +200,15 @@ def make_room(
 
 
 def leave(
-    profile: FreeNodes, held: Sequence[Holding], left: Left, shortens: Sequence[EndOrder], death_s: float
+    profile: FreeNodes, holdings: Sequence[Holding], left: Left, shortens: Sequence[EndOrder], death_s: float
 ) -> None:
     """Subtract the nodes that Tidemill holds, by the new ends, from the profile; count shortened ones as held again.
 
     Nodes that Tidemill releases between two steps count from the next step on. That leaves the number of nodes that are
     free *until* a step unchanged, and later queries need only that number.
     """
-    by_key = {each.key: each for each in held}
-    ends = [(each.ends_s, left[each.key] * each.width) for each in held if left[each.key]]
+    by_key = {each.key: each for each in holdings}
+    ends = [(each.ends_s, left[each.key] * each.width) for each in holdings if left[each.key]]
     for change in shortens:
         each = by_key[change.key]
         ends.append((change.ends_s, change.count * each.width))
@@ -242,7 +242,7 @@ def review(profile: FreeNodes, situation: Situation) -> tuple[list[EndOrder], tu
         if stays < each.count:
             cancels.append(EndOrder(each.key, each.count - stays))
         if stays:
-            profile.take(stays * each.width, begin, begin + seconds)
+            profile.reserve(stays * each.width, begin, begin + seconds)
             nodes += stays * each.width
             allocations += stays
     return cancels, (nodes, allocations)

@@ -153,7 +153,7 @@ RECENT = 64  #: intervals whose longest payload shows how far back running ones 
 
 
 def course(
-    found: Iterable[Activity],
+    activities: Iterable[Activity],
     *,
     bins_max: int,
     since_s: float | None = None,
@@ -164,7 +164,7 @@ def course(
 
     `open_at_s`: payloads may still run, and until this time all that ended have reported; None = everything has ended.
     """  # fmt: skip
-    known = [each for each in found if each.intervals]
+    known = [each for each in activities if each.intervals]
     ends = [_last(each) for each in known]
     if not known:
         return None
@@ -197,25 +197,25 @@ def course(
     )  # fmt: skip
 
 
-def _last(found: Activity) -> int:
+def _last(activity: Activity) -> int:
     """The end of the last interval in which anything happened: one without anything may follow it."""
-    last = found.intervals[-1]
-    return last.at_s + (found.step_s if last.done or last.failed or last.busy_us or last.cpu_us else 0)
+    last = activity.intervals[-1]
+    return last.at_s + (activity.step_s if last.done or last.failed or last.busy_us or last.cpu_us else 0)
 
 
 def _pour(
-    found: Activity, lines: tuple[list[int], list[int], list[float], list[float]], begin: int, bin_s: int
+    activity: Activity, lines: tuple[list[int], list[int], list[float], list[float]], begin: int, bin_s: int
 ) -> None:
     done, failed, busy, cpu = lines
-    size, step = len(done), found.step_s
-    for k, each in enumerate(found.intervals):
+    size, step = len(done), activity.step_s
+    for k, each in enumerate(activity.intervals):
         place = (each.at_s - begin) // bin_s
         if 0 <= place < size:
             done[place] += each.done
             failed[place] += each.failed
         if not (each.busy_us or each.cpu_us):
             continue
-        until = found.intervals[k + 1].at_s if k + 1 < len(found.intervals) else each.at_s + step
+        until = activity.intervals[k + 1].at_s if k + 1 < len(activity.intervals) else each.at_s + step
         at, stop = max(each.at_s, begin), min(until, begin + size * bin_s)
         while at < stop:
             place = (at - begin) // bin_s
@@ -225,9 +225,9 @@ def _pour(
             at = upto
 
 
-def counted(found: Iterable[Activity]) -> int:
+def counted(activities: Iterable[Activity]) -> int:
     """Events done of which the time is known."""
-    return sum(one.done for each in found for one in each.intervals)
+    return sum(one.done for each in activities for one in each.intervals)
 
 
 class EventRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,14 +242,14 @@ PACE_SHARE = 0.1  #: of the time since the first payload: what ran last says mos
 PACE_PAYLOADS = 3  #: its length in units of the longest payload
 
 
-def pace(found: Activity, now_s: float) -> EventRate | None:
+def pace(activity: Activity, now_s: float) -> EventRate | None:
     """How quickly events are done now; None before one is."""
-    done = [each for each in found.intervals if each.done]
+    done = [each for each in activity.intervals if each.done]
     if not done:
         return None
-    first_s = found.intervals[0].at_s
-    longest_s = max(each.longest_us for each in found.intervals[-RECENT:]) / 1e6
+    first_s = activity.intervals[0].at_s
+    longest_s = max(each.longest_us for each in activity.intervals[-RECENT:]) / 1e6
     over_s = max(PACE_S_MIN, PACE_SHARE * (now_s - first_s), PACE_PAYLOADS * longest_s)
-    over_s = max(float(found.step_s), min(over_s, now_s - first_s))
+    over_s = max(float(activity.step_s), min(over_s, now_s - first_s))
     recent = sum(each.done for each in done if now_s - over_s <= each.at_s < now_s)
     return EventRate(per_s=recent / over_s, over_s=over_s)

@@ -37,11 +37,11 @@ def span_of(text: str, parse: Callable[[str], int]) -> GrowthSpan:
     if not first.strip() or not most.strip():
         missing = "maximum" if first.strip() else "first value"
         raise ValueError(f"`{text}` has no {missing}; write {_whole(first.strip(), most.strip())}")
-    found = GrowthSpan(parse(first.strip()), parse(most.strip()))
-    assert found.most is not None, "it was parsed"
-    if found.most <= found.first:
+    result = GrowthSpan(parse(first.strip()), parse(most.strip()))
+    assert result.most is not None, "it was parsed"
+    if result.most <= result.first:
         raise ValueError(f"`{text}`: the maximum is not above the first value; write `2G..8G`, or one value")
-    return found
+    return result
 
 
 def _whole(first: str, most: str) -> str:

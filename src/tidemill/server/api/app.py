@@ -38,7 +38,7 @@ from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Store
 from tidemill.server.errors import PaceError, QuotaError, RequestError, RoomError
 from tidemill.server.identity.access import IDENTITY, Authenticator
-from tidemill.server.read.listing import TOP
+from tidemill.server.read.job_search import TOP
 from tidemill.server.watch.health import Watched
 from tidemill.wire.api import ErrorReply, JobLog, SubmitRequest, SyncRequest
 

@@ -36,11 +36,11 @@ def who(scope: Mapping[str, Any], act: Act) -> Identity:
 
     `scope`: of ASGI.
     """
-    found = scope.get(IDENTITY)
-    if not isinstance(found, Identity):
+    result = scope.get(IDENTITY)
+    if not isinstance(result, Identity):
         raise TypeError(f"{scope['path']} was reached past the guard")
-    rights.check(found, act)
-    return found
+    rights.check(result, act)
+    return result
 
 
 def peer_uid(connection: socket.socket) -> int:

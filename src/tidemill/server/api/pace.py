@@ -100,7 +100,7 @@ class Gate:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle a request."""
         identity = self._asks(scope) if scope["type"] == "http" else None
-        if identity is None or identity.is_everybody or identity.role is not Role.SUBMITTER:
+        if identity is None or identity.is_local_admin or identity.role is not Role.SUBMITTER:
             await self._app(scope, receive, send)
             return
         account = self._account(identity.name)
@@ -114,15 +114,15 @@ class Gate:
             await _refuse(send, error)
 
     def _account(self, name: str) -> PaceAccount:
-        found = self._accounts.get(name)
-        if found is None:
+        result = self._accounts.get(name)
+        if result is None:
             if len(self._accounts) >= ACCOUNTS_MAX:
                 now_s = clock.monotonic_s()
                 self._accounts = {
                     key: each for key, each in self._accounts.items() if not each.is_idle(now_s)
                 }
-            found = self._accounts[name] = PaceAccount()
-        return found
+            result = self._accounts[name] = PaceAccount()
+        return result
 
     @asynccontextmanager
     async def _stream(self, account: PaceAccount) -> AsyncIterator[None]:
@@ -146,7 +146,7 @@ class Gate:
         try:
             if _is_large(scope):
                 locks = [account.large, self._large, account.turns]
-            taken = await self._take(account, locks)
+            taken = await self._acquire(account, locks)
             began_s = clock.monotonic_s()
             try:
                 yield
@@ -159,7 +159,7 @@ class Gate:
         finally:
             account.under_way -= 1
 
-    async def _take(self, account: PaceAccount, locks: list[asyncio.Semaphore]) -> list[asyncio.Semaphore]:
+    async def _acquire(self, account: PaceAccount, locks: list[asyncio.Semaphore]) -> list[asyncio.Semaphore]:
         """The locks, once they are free and the account allows it. Raises PaceError, holding none of them."""
         taken: list[asyncio.Semaphore] = []
         until_s = clock.monotonic_s() + PATIENCE_S

@@ -34,7 +34,7 @@ from tidemill.server.read import (
     samples,
     web_pages,
 )
-from tidemill.server.read.listing import Filter
+from tidemill.server.read.job_search import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
     ActionReply,
@@ -323,10 +323,10 @@ def _audit(call: Call) -> list[AuditRow]:
     rights.check(call.identity, Act.AUDIT, site=query.site)
     if query.batch_id is None and (not query.node or query.at_us is None):
         raise RequestError("name a batch id, or a node and a time", hint="`batch_id`, or `node` with `at_us`")
-    asked = traces.TraceQuestion(
+    question = traces.TraceQuestion(
         batch_id=query.batch_id, node=query.node, at_us=query.at_us, site=query.site or call.own(Act.AUDIT)
     )
-    return traces.find(call.session, asked, archived.OfSites(call.session, call.dispatcher.rules.archive))
+    return traces.find(call.session, question, archived.OfSites(call.session, call.dispatcher.rules.archive))
 
 
 def _own_number(call: Call, query: OfCampaignQuery) -> int | None:
@@ -383,13 +383,13 @@ def _wards(call: Call) -> list[WardRow]:
 
 def _downtimes(call: Call) -> DowntimeList:
     own, dispatcher = call.own(Act.SITES), call.dispatcher
-    found = downtimes.listed(
+    result = downtimes.listed(
         call.session, dispatcher.rules.downtimes, now_us=dispatcher.server_clock.now_us()
     )
-    found.downtimes = [each for each in found.downtimes if own in (None, each.site)]
+    result.downtimes = [each for each in result.downtimes if own in (None, each.site)]
     if own is not None:
-        found.sources = []
-    return found
+        result.sources = []
+    return result
 
 
 def _applications(call: Call) -> list[SiteApplication]:
@@ -417,18 +417,18 @@ def _samples(call: Call) -> SampleReply:
 def _placements(call: Call) -> list[PlacementRow]:
     query: PlacementsQuery = call.query
     rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
-    asked = traces.PlacementQuestion(
+    question = traces.PlacementQuestion(
         since_us=query.since_us,
         until_us=query.until_us,
         after=query.after,
         limit=api_pages.limit_of(query.limit),
     )
-    return api_pages.placements(call.session, query.site or call.own(Act.ALLOCATIONS), asked)
+    return api_pages.placements(call.session, query.site or call.own(Act.ALLOCATIONS), question)
 
 
 def _core_hours(call: Call) -> CoreHoursPage:
     query: CoreHoursQuery = call.query
-    asked = core_hours.CoreHoursQuestion(
+    question = core_hours.CoreHoursQuestion(
         since_us=query.since_us,
         until_us=query.until_us,
         owner=call.own(Act.READ),
@@ -437,7 +437,7 @@ def _core_hours(call: Call) -> CoreHoursPage:
         now_us=clock.now_us(),
         silent=frozenset(call.silent()),
     )
-    return core_hours.page(call.session, asked)
+    return core_hours.page(call.session, question)
 
 
 def _outputs(call: Call) -> OutputPage:

@@ -131,7 +131,7 @@ class Archiver:
                     while not self._stopped.is_set() and self.step(session):
                         pass
                     if self.is_installed():
-                        operation.keep(session, self._archive, now_us=clock.now_us())
+                        operation.update_files(session, self._archive, now_us=clock.now_us())
                 finally:
                     session.close()
             except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on

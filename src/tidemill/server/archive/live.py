@@ -43,5 +43,5 @@ def export(session: Session, directory: Path, *, now_us: int) -> int:
             for ids in chunks_of_batch(session, batch, out):
                 write_chunk(session, out, ids, sites)
                 jobs += len(ids)
-    operation.keep(session, archive, now_us=now_us)
+    operation.update_files(session, archive, now_us=now_us)
     return jobs

@@ -31,7 +31,7 @@ _OFFERS = msgspec.json.Decoder(list[AppOffer])
 Rows = list[tuple[Any, ...]]
 
 
-def keep(session: Session, archive: Archive, *, now_us: int) -> list[str]:
+def update_files(session: Session, archive: Archive, *, now_us: int) -> list[str]:
     """Bring the files up to date; the names of those that changed. Cost: what eight days hold. Raises SiteError,
     OSError."""
     if archive.directory is None:
@@ -93,11 +93,11 @@ def _of_view(found: dict[str, Rows], site: str, at_us: int, body: bytes) -> None
         views = SiteViews.stored(body).raw
     except UNDECODABLE:  # of another version: pages leave it out, too
         return
-    for grant in GRANTS.of(views):
+    for grant in GRANTS.decode(views):
         found["grants"].append(
             (site, grant.account, at_us, grant.granted, grant.used, grant.open, grant.left)
         )
-    for cache in CACHES.of(views):
+    for cache in CACHES.decode(views):
         total = cache.total
         if cache.state != "other":
             found["caches"].append((
@@ -105,12 +105,12 @@ def _of_view(found: dict[str, Rows], site: str, at_us: int, body: bytes) -> None
                 total.fetched,
                 total.bypass, total.again, cache.wire_origin, cache.restarts,
             ))  # fmt: skip
-    for line in STAGING.of(views):
+    for line in STAGING.decode(views):
         sums = (line.files, line.bytes, line.ms, line.square_ms, line.max_ms)
         key = (site, line.nodes, line.way, line.since_us)
         found["staging"].append((*key, at_us, *sums))
         found["staging_times"] += [(*key, edge_ms, at_us, files) for edge_ms, files in line.times]
-    for node in BAD_NODES.of(views):
+    for node in BAD_NODES.decode(views):
         found["quarantine"].append((site, node.node, node.since_us, node.until_us, node.why))
 
 

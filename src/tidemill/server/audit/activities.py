@@ -28,7 +28,7 @@ class Reported:
     def __init__(self) -> None:
         self._changes: dict[tuple[int, int], Changes] = {}
 
-    def take(self, work: UnitOfWork, site: Site, report: ActivityReport) -> None:
+    def add_report(self, work: UnitOfWork, site: Site, report: ActivityReport) -> None:
         """Take a report on a job that the site has or had a lease of; any other is dropped and logged."""
         job = work.jobs.get(report.job)
         if job is None or not any(each.site == site.id for each in work.leases_of(report.job)):
@@ -43,7 +43,7 @@ class Reported:
         key = (work.campaign_of(job), job.id if report.of_job else 0)
         merge(self._changes.setdefault(key, {}), lines)
 
-    def keep(self, work: UnitOfWork) -> None:
+    def write(self, work: UnitOfWork) -> None:
         """Write all of it. Cost: the intervals that it touches; seldom, all of a campaign's."""
         steps = []
         for (campaign, job), changes in sorted(self._changes.items()):

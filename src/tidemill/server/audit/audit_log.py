@@ -185,12 +185,12 @@ class AuditLog:
                 raise SiteError(f"audit log in `{self._place}` cannot be written: {error}") from error
             return self._n
 
-    def _line(self, lines: dict[str, list[bytes]], at_us: int, told: AuditNote, number: int) -> None:
+    def _line(self, lines: dict[str, list[bytes]], at_us: int, note: AuditNote, number: int) -> None:
         at = clock.utc_text(at_us)
         self._file = max(self._file, f"{at[:7]}.jsonl")  # a clock that goes back opens no older file
         self._n, self._o = self._n + 1, max(self._o, number)
         line = AuditLine(
-            **msgspec.structs.asdict(told), n=self._n, at=at, o=self._o, prev=self._prev, torn=self._torn
+            **msgspec.structs.asdict(note), n=self._n, at=at, o=self._o, prev=self._prev, torn=self._torn
         )
         text = _ENCODER.encode(line)
         self._prev, self._torn = hashlib.sha256(text).hexdigest(), False
@@ -244,8 +244,8 @@ class AuditLog:
         since = max(1, ceil(kept_s / MONTH_S_MAX))
         gone = [path for path in _files(self._place)[:-since] if path.name[:7] < before]
         for path in gone:
-            told = _system("removed", path.name, lines_to=_last_number(path), kept_s=kept_s)
-            self.append([], told)
+            note = _system("removed", path.name, lines_to=_last_number(path), kept_s=kept_s)
+            self.append([], note)
             path.unlink()
             _LOG.info("audit.removed", file=path.name, kept_s=kept_s)
         return [path.name for path in gone]

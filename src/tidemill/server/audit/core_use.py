@@ -19,7 +19,7 @@ class Used:
     def __init__(self) -> None:
         self._wall_us: dict[tuple[str, int], int] = defaultdict(int)
 
-    def take(self, work: UnitOfWork, site: Site, report: RanReport) -> None:
+    def add_report(self, work: UnitOfWork, site: Site, report: RanReport) -> None:
         """Keep what a report says for the audit, and take its payload time, of which earlier sites say nothing."""
         if not traces.keep_ran(work, site, report):
             return
@@ -28,7 +28,7 @@ class Used:
             if each.wall_us > 0:
                 self._wall_us[name, each.job] += min(each.wall_us, CORE_US_MAX)
 
-    def keep(self, work: UnitOfWork, site: Site) -> None:
+    def write(self, work: UnitOfWork, site: Site) -> None:
         """Write all of it: payload time x cores of a payload. Jobs that the site never had are left out."""
         if not self._wall_us:
             return

@@ -16,7 +16,7 @@ _ENCODER = msgspec.json.Encoder()
 _TIMES = msgspec.json.Decoder(list[PayloadTime])
 
 
-def keep(work: UnitOfWork, site: Site, report: TimesReport) -> None:
+def store(work: UnitOfWork, site: Site, report: TimesReport) -> None:
     """Keep a report on a timed job that the site has or had a lease of; any other is dropped and logged."""
     job = work.jobs.get(report.job)
     is_sites = job is not None and any(each.site == site.id for each in work.leases_of(report.job))

@@ -106,13 +106,17 @@ class PlacementQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(
-    session: Session, asked: TraceQuestion, archived: Archived = lambda site, jobs: {}
+    session: Session, question: TraceQuestion, archived: Archived = lambda site, jobs: {}
 ) -> list[AuditRow]:
     """Every job that ran there, newest allocation first; one in which nothing ran has a row without a job."""
     names: dict[int, str] = dict(session.rows("site_names"))
-    only = 0 if asked.site is None else next((each for each, name in names.items() if name == asked.site), -1)
+    only = (
+        0
+        if question.site is None
+        else next((each for each, name in names.items() if name == question.site), -1)
+    )
     rows: list[AuditRow] = []
-    for site, name, batch_id, hosts, started_us, ended_us in _placements(session, asked, only):
+    for site, name, batch_id, hosts, started_us, ended_us in _placements(session, question, only):
         row = AuditRow(
             site=names.get(site, ""), allocation=name, batch_id=batch_id, nodes=hosts.split(),
             started_us=started_us, ended_us=ended_us or None,
@@ -122,17 +126,17 @@ def find(
 
 
 def between(
-    session: Session, site: int, asked: PlacementQuestion
+    session: Session, site: int, question: PlacementQuestion
 ) -> list[tuple[str, str, int, int, int, int | None]]:
     """(name, batch id, nodes, cores of a node, start, end) of a site's allocations, by name. `cores` 0: the allocation
     itself is forgotten, and its nodes are counted by their names."""
     rows = session.rows(
         "placements_between",
         site=site,
-        since=asked.since_us,
-        until=asked.until_us,
-        after=asked.after,
-        limit=asked.limit,
+        since=question.since_us,
+        until=question.until_us,
+        after=question.after,
+        limit=question.limit,
     )
     return [
         (name, batch_id, nodes or len(hosts.split()), cores, started_us, ended_us or None)
@@ -140,12 +144,12 @@ def between(
     ]
 
 
-def _placements(session: Session, asked: TraceQuestion, site: int) -> list[Any]:
+def _placements(session: Session, question: TraceQuestion, site: int) -> list[Any]:
     """Rows of one site's allocations, or of all (0)."""
-    about = {"site": site, "at_us": asked.at_us or 0, "limit": ALLOCATIONS_MAX}
-    if asked.batch_id is not None:
-        return session.rows("placements_of_batch", batch_id=asked.batch_id, **about)
-    node = asked.node or ""
+    about = {"site": site, "at_us": question.at_us or 0, "limit": ALLOCATIONS_MAX}
+    if question.batch_id is not None:
+        return session.rows("placements_of_batch", batch_id=question.batch_id, **about)
+    node = question.node or ""
     held = node.replace("!", "!!").replace("%", "!%").replace("_", "!_")
     rows = session.rows("placements_at", bare=f"% {held} %", domain=f"% {held}.%", **about)
     return [row for row in rows if any(_same(each, node) for each in row.hosts.split())]
@@ -175,7 +179,7 @@ def _jobs_in(session: Session, site: int, row: AuditRow, archived: Archived) -> 
     old = archived(row.site, [each for each in numbers if each not in about])
     about |= old
     known = _Known(session, site)
-    found = []
+    result = []
     for (number, step), events in sorted(ran.items()):
         if number not in about:
             continue
@@ -187,19 +191,19 @@ def _jobs_in(session: Session, site: int, row: AuditRow, archived: Archived) -> 
                 "step": None if step < 0 else step,
                 "archived": True,
             }
-            found.append(msgspec.structs.replace(row, **shown))
+            result.append(msgspec.structs.replace(row, **shown))
             continue
         campaign, owner, app = known_as
         version, digest = known.app(app, row.started_us or last_us[number])
         subject, credential = known.submitter(number)
-        found.append(
+        result.append(
             msgspec.structs.replace(
                 row, job=number, events=str(events), step=None if step < 0 else step, campaign=campaign, owner=owner,
                 subject=subject, credential=credential, app=app, version=version, digest=digest,
                 archived=number in old,
             )
         )  # fmt: skip
-    return found
+    return result
 
 
 class _Known:

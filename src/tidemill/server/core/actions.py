@@ -38,7 +38,7 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.store import row, value, values
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
-from tidemill.server.hospital import records
+from tidemill.server.hospital import ward_stays
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
@@ -165,11 +165,11 @@ def keep_answer(work: UnitOfWork, key: ActionKey | None, reply: ActionReply) -> 
 def campaign_of(work: UnitOfWork, reference: str, by: tuple[Identity, Act]) -> CampaignKey:
     """The campaign that a reference means for the one who asks, if it can be changed. Raises ForbiddenError,
     MissingError, RequestError."""
-    found = rights.check_campaign(work.session, *by, reference)
-    refused = lookup.refusal_of_campaign(work.session, found.number) if found.is_archived else None
+    key = rights.check_campaign(work.session, *by, reference)
+    refused = lookup.refusal_of_campaign(work.session, key.number) if key.is_archived else None
     if refused is not None:
         raise refused
-    return found
+    return key
 
 
 def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
@@ -281,7 +281,7 @@ def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
         if job is None or job.state not in ACCEPTABLE or not job.n_done:
             continue
         if number in outcomes:
-            records.go_on(work, job, outcomes[number])
+            ward_stays.go_on(work, job, outcomes[number])
         work.enter(job, RUNNING)
         job.reason = f"{job.n_done} of {job.events} events are done, and accepted by the owner"
         job.ended_us = None
@@ -343,7 +343,7 @@ def _go_on(work: UnitOfWork, job: StoredJob) -> bool:
 def outcomes_of(work: UnitOfWork, jobs: Iterable[int]) -> dict[int, int]:
     """How the last stays of loaded jobs ended that were treated in a ward, by job."""
     found = [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) is not None and job.ward]
-    return records.outcomes_of(work.session, found) if found else {}
+    return ward_stays.outcomes_of(work.session, found) if found else {}
 
 
 def again(work: UnitOfWork, job: StoredJob, *, outcome: int | None = None, whole: bool = True) -> bool:
@@ -366,7 +366,7 @@ def again(work: UnitOfWork, job: StoredJob, *, outcome: int | None = None, whole
         job.home = job.outputs = 0
         job.ward, job.place = 0, job.pin
     elif outcome is not None:
-        records.go_on(work, job, outcome)
+        ward_stays.go_on(work, job, outcome)
     is_settled = ending.is_settled(job)
     job.blocked = 0 if is_settled else len(waits)
     if job.blocked:
@@ -441,7 +441,7 @@ def reset_epoch(work: UnitOfWork, name: str, *, half_life_s: float) -> int | Non
     ending.pass_on(work)
     leasing.charge(work, half_life_s)
     work.flush()
-    site_records.keep(work, site)
+    site_records.write(work, site)
     return leases
 
 

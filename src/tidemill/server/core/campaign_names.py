@@ -33,11 +33,11 @@ def find(session: Session, text: str, own: str | None) -> CampaignKey:
 
     Raises MissingError; RequestError for a bare name that several owners use, for one who sees them all.
     """
-    found = look_up(session, text, own)
-    if found is None:
+    key = look_up(session, text, own)
+    if key is None:
         owner, _ = parse_reference(text)
         raise missing(session, text, own, of_another=own is not None and owner not in (None, own))
-    return found
+    return key
 
 
 def look_up(session: Session, text: str, own: str | None) -> CampaignKey | None:

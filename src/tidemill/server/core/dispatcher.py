@@ -44,7 +44,7 @@ from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ForbiddenError, MissingError, RequestError
-from tidemill.server.hospital import downtimes, records, rounds
+from tidemill.server.hospital import downtimes, rounds, ward_stays
 from tidemill.server.hospital.nearness import DataMap
 from tidemill.server.monitoring.window import SampleWindow
 from tidemill.server.notices.addressees import Addressees
@@ -133,7 +133,7 @@ class Dispatcher:
         if refused is not None:
             raise RequestError(refused[0], hint=refused[1])
         limits = submission.SubmitLimits(None, self.storage)
-        if not identity.is_everybody:
+        if not identity.is_local_admin:
             limits = limits._replace(quotas=self.rules.quotas)
             decoded.owner = identity.name  # it is part of what the key stands for
         prepared = submission.prepare(decoded)
@@ -181,9 +181,9 @@ class Dispatcher:
             return reply
 
         reply = self.writer.write(act)
-        self.site_watch.hear(request.site)
+        self.site_watch.on_contact(request.site)
         if request.views:
-            self.node_samples.take(request.site, SAMPLES.of(request.views))
+            self.node_samples.add(request.site, SAMPLES.decode(request.views))
         self.meters.observe("tidemill_server_sync_seconds", clock.monotonic_s() - began_s)
         for name, messages in (("reports", request.reports), ("orders", reply.orders)):
             for kind, number in Counter(map(type, messages)).items():
@@ -194,7 +194,7 @@ class Dispatcher:
         """Cancel jobs, or all of a campaign, in several transactions if they are many. Only their owner can say that
         they are not needed: that ends them as COMPLETED."""
         self._check_action(request, identity, Act.CANCEL)
-        if request.unneeded and identity.role is not Role.SUBMITTER and not identity.is_everybody:
+        if request.unneeded and identity.role is not Role.SUBMITTER and not identity.is_local_admin:
             raise ForbiddenError(
                 f"{identity.role} `{identity.name}` may not end jobs as COMPLETED: only their owner knows that they "
                 "are not needed",
@@ -215,7 +215,7 @@ class Dispatcher:
         """Let jobs run again that ended without success, with what the request changes in them. A submitter's count as
         submitted under the quotas."""
         self._check_action(request, identity, Act.RETRY)
-        counts = identity.role is Role.SUBMITTER and not identity.is_everybody
+        counts = identity.role is Role.SUBMITTER and not identity.is_local_admin
 
         def check(work: UnitOfWork, jobs: list[StoredJob]) -> None:
             if counts:
@@ -283,7 +283,7 @@ class Dispatcher:
                 raise RequestError(
                     "`events` cannot be combined with `changes` or `unneeded`, which are for whole jobs"
                 )
-        if identity.is_everybody:
+        if identity.is_local_admin:
             return
         jobs = [each for each in request.jobs if 0 < each < actions.NUMBER_MAX]
 
@@ -385,7 +385,7 @@ class Dispatcher:
         rules = self.rules.downtimes
         self.writer.write(lambda work: downtimes.forget_others(work, rules))
         for reading in downtimes.read_all(rules, now_us=self.server_clock.now_us()):
-            self.writer.write(partial(downtimes.keep, reading=reading))
+            self.writer.write(partial(downtimes.store, reading=reading))
 
     def note_revoked(self) -> bool:
         """Keep in the database that the list of what is revoked has had entries; whether it is kept."""
@@ -416,7 +416,7 @@ class Dispatcher:
             return nothing
         for _ in range(2):  # numbers are used once they are durable
             if len(self.writer.memory.wards) < len(self.rules.wards):
-                self.writer.write(records.number_wards)
+                self.writer.write(ward_stays.number_wards)
         silent = self.site_watch.silent([site.name for site in list(memory.sites.values())])
         world = rounds.RoundWorld(silent, matching.fits)
 

@@ -31,7 +31,7 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.store import values
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.hospital import records
+from tidemill.server.hospital import ward_stays
 from tidemill.wire.api import CancelOrder, DeliverOrder, ForgetOrder
 
 EVIDENCE_JOB_MAX = 1_000  #: failures kept per job; more are only counted
@@ -131,7 +131,7 @@ def end(work: UnitOfWork, job: StoredJob, state: int) -> None:
     job.ended_us = work.now_us
     job.ready = job.delivering = job.told = job.ends = 0
     if job.ward:
-        records.ended(work, job)
+        ward_stays.ended(work, job)
     if not job.kept:
         _forget(work, job)
     work.touch(job)
@@ -225,7 +225,7 @@ def complete(work: UnitOfWork, job: StoredJob, lease: StoredLease) -> None:
     work.enter(job, COMPLETED)
     work.singles.complete(job, lease, work.now_us)
     if job.ward:
-        records.ended(work, job)
+        ward_stays.ended(work, job)
     _forget(work, job)
     work.ended.append(job.id)
 
@@ -256,7 +256,7 @@ def _stop(work: UnitOfWork, job: StoredJob) -> None:
     work.keep_sets(job)
 
 
-def take(
+def remove_events(
     work: UnitOfWork,
     job: StoredJob,
     lease: StoredLease,
@@ -285,7 +285,7 @@ def give_back(
     work: UnitOfWork, job: StoredJob, lease: StoredLease, reason: str, *, state: int = RELEASED
 ) -> None:
     """End a lease: what it held is free again."""
-    take(work, job, lease, [(lease.first, lease.end)], emptied=(state, clean(reason)))
+    remove_events(work, job, lease, [(lease.first, lease.end)], emptied=(state, clean(reason)))
     work.keep_sets(job)
 
 

@@ -45,7 +45,7 @@ LIMITED_AHEAD_S = 120.0
 _ENCODER = msgspec.json.Encoder()
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _SiteSpec(msgspec.Struct, frozen=True):
     """What a site is sent about a job. `from_jobs`: inputs that were `job:ID/OUTPUT`."""
 
     spec: JobSpec
@@ -89,7 +89,7 @@ def lease(work: UnitOfWork, site: Site, ranges_max: int, rules: LeaseRules) -> b
     too_young = work.memory.data_passed.setdefault(site.id, {})
     data = nearness.DataGate(too_young, now_us=work.now_us, wait_s=rules.data_wait_s)
     terms = _Terms(rules, breakers.BreakerGate(site, passed, work.now_us), data)
-    rules.data.hear(site)
+    rules.data.update(site)
     left, more = _lease(work, site, ranges_max, terms, wide=False)
     _, more_wide = _lease(work, site, left, terms, wide=True)
     terms.gate.close()
@@ -199,11 +199,11 @@ def _asked(work: UnitOfWork, site: Site, job: StoredJob) -> JobKind:
 
 def owner_accounts(work: UnitOfWork, names: set[str], half_life_s: float) -> dict[str, OwnerAccount]:
     """What these owners have had until now."""
-    found = {name: OwnerAccount(name) for name in names}
+    result = {name: OwnerAccount(name) for name in names}
     for name, shares, used, at_us in work.session.rows("owner_shares", names=sorted(names)) if names else ():
         now = matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
-        found[name] = OwnerAccount(name, shares, now)
-    return found
+        result[name] = OwnerAccount(name, shares, now)
+    return result
 
 
 def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
@@ -397,9 +397,9 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
             each.core_s / each.count / cores, "",
         )  # fmt: skip
         work.lease(lease)
-        told = job.told == site.id
+        is_told = job.told == site.id
         said = specs[job.id]
-        spec = (None, {}, None) if told else (said.spec, said.from_jobs, said.cure)
+        spec = (None, {}, None) if is_told else (said.spec, said.from_jobs, said.cure)
         work.lease_order(site, lease, names[each.campaign], job, spec)
         number += 1
         job.told = site.id
@@ -454,14 +454,14 @@ def _has_outputs(site: Site, spec: JobSpec) -> bool:
 # ---- inputs that are other jobs' outputs ------------------------------------------------------------------------
 
 
-def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, _Told]:
+def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, _SiteSpec]:
     """Specs as sites get them. A job whose input is not there fails, and is left out."""
-    found: dict[int, _Told] = {}
+    found: dict[int, _SiteSpec] = {}
     asking: dict[int, list[StoredJob]] = defaultdict(list)
     for job in jobs:
         if job.id in found:
             continue
-        found[job.id] = _as_told(work, site, job)
+        found[job.id] = _site_spec(work, site, job)
         for each in found[job.id].spec.inputs:
             named = job_input(each.url)
             if named is not None:
@@ -473,23 +473,27 @@ def _resolved(work: UnitOfWork, site: Site, jobs: list[StoredJob]) -> dict[int, 
         if sha256:  # else files of a job that goes on
             outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
-        told = msgspec.structs.replace(_told(found[job.id].spec, outputs), cure=found[job.id].cure)
-        bad = _unreadable(told)
+        resolved = msgspec.structs.replace(
+            _with_delivered(found[job.id].spec, outputs), cure=found[job.id].cure
+        )
+        bad = _unreadable(resolved)
         if bad:
             del found[job.id]
             text = f"input `{bad[0][0]}`: {bad[0][1]}"
             job.site = job.site or job.pin
             ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
         else:
-            found[job.id] = told
+            found[job.id] = resolved
     return found
 
 
-def _unreadable(told: _Told) -> list[tuple[str, str]]:
+def _unreadable(resolved: _SiteSpec) -> list[tuple[str, str]]:
     """Inputs that are other jobs' outputs and cannot be had, each with the reason."""
-    missing = [each.url for each in told.spec.inputs if each.url.startswith(JOB_INPUT)]
+    missing = [each.url for each in resolved.spec.inputs if each.url.startswith(JOB_INPUT)]
     directories = [
-        each.url for each in told.spec.inputs if each.name in told.from_jobs and each.url.endswith("/")
+        each.url
+        for each in resolved.spec.inputs
+        if each.name in resolved.from_jobs and each.url.endswith("/")
     ]
     return [(url, "that job has delivered no such output") for url in missing] + [
         (
@@ -501,7 +505,7 @@ def _unreadable(told: _Told) -> list[tuple[str, str]]:
     ]
 
 
-def _as_told(work: UnitOfWork, site: Site, job: StoredJob) -> _Told:
+def _site_spec(work: UnitOfWork, site: Site, job: StoredJob) -> _SiteSpec:
     """A job as the site gets it, but for inputs that are other jobs' outputs: with the cure of its ward, and without
     what only the server reads."""
     spec, cure = work.spec(job), _cure(work, site, job)
@@ -511,10 +515,10 @@ def _as_told(work: UnitOfWork, site: Site, job: StoredJob) -> _Told:
         spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET, home=msgspec.UNSET, stress=msgspec.UNSET)
     if cure is not None:
         spec = cures.cured_spec(spec, work.memory.wards[job.ward], site, work.memory.kinds[job.kind])
-    return _Told(spec, cure=cure)
+    return _SiteSpec(spec, cure=cure)
 
 
-def _told(spec: JobSpec, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> _Told:
+def _with_delivered(spec: JobSpec, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> _SiteSpec:
     """A job with the delivered files in the place of other jobs' outputs, as far as there are any."""
     inputs: list[Input] = []
     from_jobs: dict[str, int] = {}
@@ -524,7 +528,7 @@ def _told(spec: JobSpec, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -
         named = job_input(each.url)
         if named is not None:
             from_jobs |= {file.name: named[0] for file in files}
-    return _Told(msgspec.structs.replace(spec, inputs=inputs), from_jobs)
+    return _SiteSpec(msgspec.structs.replace(spec, inputs=inputs), from_jobs)
 
 
 def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> list[Input]:

@@ -139,7 +139,7 @@ def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> Ma
         had, name = owners[0]
         queue = queues[name]
         passed, campaign, index = queue[0]
-        cost = hands[index].take(ranges, min(turn_core_s, want_core_s - given))
+        cost = hands[index].lease_next(ranges, min(turn_core_s, want_core_s - given))
         given += cost
         if hands[index].empty:
             heapq.heappop(queue)
@@ -167,7 +167,7 @@ class _Hand:
         self._last: LeaseRange | None = None
         self.empty = not claim.candidates
 
-    def take(self, ranges: list[LeaseRange], core_s: float) -> float:
+    def lease_next(self, ranges: list[LeaseRange], core_s: float) -> float:
         """Lease one piece of the next job; what it costs. One that goes on where the last ended makes that longer."""
         candidate = self._candidates[self._at]
         _, end = candidate.free[self._piece]

@@ -35,7 +35,7 @@ from tidemill.server.database.rows import (
     usage_of,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork, add
-from tidemill.server.hospital import records
+from tidemill.server.hospital import ward_stays
 from tidemill.wire.activity import ActivityReport, RanReport
 from tidemill.wire.api import (
     ARRIVED_TEXT_MAX,
@@ -84,18 +84,18 @@ def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
                 _allocation(work, site, bounded)
                 traces.keep_allocation(work, site, bounded)
             case RanReport():
-                used.take(work, site, report)
+                used.add_report(work, site, report)
             case TimesReport():
-                payload_times.keep(work, site, report)
+                payload_times.store(work, site, report)
             case ActivityReport():
-                activities.take(work, site, report)
+                activities.add_report(work, site, report)
             case LogReport():
                 work.session.run(
                     "answer_log_request", id=report.request, site=site.id, found=int(report.found),
                     stdout=report.stdout.encode(), stderr=report.stderr.encode(),
                 )  # fmt: skip
-    activities.keep(work)
-    used.keep(work, site)
+    activities.write(work)
+    used.write(work, site)
     for job in [work.jobs[number] for number in open_jobs if number in work.jobs]:
         ending.settle(work, job)
 
@@ -233,14 +233,14 @@ def _take_from_leases(
     """These events are done or failed: no lease holds them any more. Other sites that held them get an order."""
     kept = work.sets(job)
     if lease.state == ACTIVE:
-        ending.take(work, job, lease, events)
+        ending.remove_events(work, job, lease, events)
     elif lease.state == LOST and kept.settled(lease.first, lease.end):
         work.end_lease(lease, SETTLED)
     if not any(kept.leased.touches(*piece) for piece in events):
         return
     for other in work.leases_of(job.id):
         if other.state == ACTIVE and other is not lease:
-            for first, stop in ending.take(work, job, other, events):
+            for first, stop in ending.remove_events(work, job, other, events):
                 if other.site != lease.site:
                     work.order(other.site, DiscardOrder, job=job.id, first=first, count=stop - first)
 
@@ -272,8 +272,8 @@ def _rescued(
     if not work.memory.kinds[job.kind].home_site or lease.state != ACTIVE:
         return False
     held = sum(end - first for piece in undone for first, end in work.sets(job).leased.within(*piece))
-    failed = records.FailedEvents(lease.site, str(report.evidence.failure), job.n_leased - held)
-    if not records.rescue(work, job, failed, fits=matching.fits):
+    failed = ward_stays.FailedEvents(lease.site, str(report.evidence.failure), job.n_leased - held)
+    if not ward_stays.rescue(work, job, failed, fits=matching.fits):
         return False
     _take_from_leases(work, job, lease, undone)
     work.keep_sets(job)
@@ -303,8 +303,8 @@ def _refused(work: UnitOfWork, job: StoredJob, site: int, evidence: Evidence) ->
         job.refusals += 1
         if job.refusals < REFUSALS_MAX:
             return
-        failed = records.FailedEvents(site, str(evidence.failure), job.n_leased)
-        if records.rescue(work, job, failed, fits=matching.fits):
+        failed = ward_stays.FailedEvents(site, str(evidence.failure), job.n_leased)
+        if ward_stays.rescue(work, job, failed, fits=matching.fits):
             job.refusals = 0
             return
         text = f"returned {job.refusals} times with a failure, the last time: {evidence.message}"
@@ -313,7 +313,7 @@ def _refused(work: UnitOfWork, job: StoredJob, site: int, evidence: Evidence) ->
 
 def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[int, int], reason: str) -> None:
     """What an active lease holds of these events is free again."""
-    held = ending.take(work, job, lease, [span], emptied=(RELEASED, clean(reason)))
+    held = ending.remove_events(work, job, lease, [span], emptied=(RELEASED, clean(reason)))
     work.keep_sets(job)
     if lease.state == ACTIVE:
         work.returned(lease).add_all(IntervalSet(held))

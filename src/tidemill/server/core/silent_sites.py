@@ -43,7 +43,7 @@ class SiteWatch:
         """Judge sites from now on, as a server that was started now."""
         self._started_s, self._heard_s, self._rests = self._monotonic_s(), {}, False
 
-    def hear(self, name: str) -> None:
+    def on_contact(self, name: str) -> None:
         """The site was heard now."""
         self._heard_s[name] = self._monotonic_s()
 
@@ -80,7 +80,7 @@ def lose_all(work: UnitOfWork, silent_s: dict[str, float], *, half_life_s: float
     work.flush()
     site_records.keep_sites(work)
     for site in lost_now:
-        site_records.keep(work, site)
+        site_records.write(work, site)
     return [site.name for site in lost_now]
 
 

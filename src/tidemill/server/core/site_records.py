@@ -14,15 +14,15 @@ _ENCODER = msgspec.json.Encoder()
 
 def site_id(work: UnitOfWork, name: str, *, named_by: str = "") -> int:
     """The number of a site, which is made known if it is not. `named_by`: owner of the job that names it."""
-    found = work.memory.site_ids.get(name)
-    if found is None:
-        found = int(value(work.session, "insert_site", name=name, named_by=named_by))
-        work.memory.site_ids[name] = found
-        work.memory.sites[found] = Site(found, name, named_by=named_by)
-    return found
+    result = work.memory.site_ids.get(name)
+    if result is None:
+        result = int(value(work.session, "insert_site", name=name, named_by=named_by))
+        work.memory.site_ids[name] = result
+        work.memory.sites[result] = Site(result, name, named_by=named_by)
+    return result
 
 
-def keep(work: UnitOfWork, site: Site) -> None:
+def write(work: UnitOfWork, site: Site) -> None:
     """Write what is known of a site, and of others that were given orders."""
     _write(work, site)
     keep_sites(work, besides=site.id)

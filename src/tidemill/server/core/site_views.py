@@ -43,12 +43,12 @@ _UNFIT = object()
 _LOG = log.Log("server")
 
 
-def keep(work: UnitOfWork, site: Site, views: Mapping[str, msgspec.Raw]) -> None:
+def store(work: UnitOfWork, site: Site, views: Mapping[str, msgspec.Raw]) -> None:
     """Store what a site shows. What is too much, too long or from another time is left out: it is for people only."""
     now = work.now_us // 60_000_000
     points = {
         each.minute: (site.id, each.minute, each.regular, each.ours, each.idle, each.away)
-        for each in TIDE.of(views)[-TIDE.rows_max :]
+        for each in TIDE.decode(views)[-TIDE.rows_max :]
         if now - MINUTES_KEPT < each.minute <= now + AHEAD_MAX and _legal(each)
     }
     work.session.many("upsert_tide", list(points.values()))
@@ -57,7 +57,7 @@ def keep(work: UnitOfWork, site: Site, views: Mapping[str, msgspec.Raw]) -> None
     for name, kind in types().items():
         if kind.is_kept and name in views:
             try:
-                kept[name] = bounded(kind, kind.of(views))
+                kept[name] = bounded(kind, kind.decode(views))
             except Exception as error:
                 if kind.made is None:
                     raise
@@ -171,7 +171,7 @@ def _short(text: str) -> str:
     return clean(text, TEXT_MAX)
 
 
-def told(session: Session) -> dict[int, tuple[int, SiteViews]]:
+def last_views(session: Session) -> dict[int, tuple[int, SiteViews]]:
     """What each site showed last and when, by the site's number."""
     return {site: (at_us, SiteViews.stored(bytes(body))) for site, at_us, body in session.rows("views")}
 
@@ -194,15 +194,15 @@ def fetched_inputs(session: Session, job: int, having: Container[int]) -> tuple[
 
 
 def _transfers(session: Session, job: int, having: Container[int]) -> Iterator[tuple[int, TransferView]]:
-    for site, (_, views) in told(session).items():
+    for site, (_, views) in last_views(session).items():
         if site in having:
-            yield from ((site, each) for each in TRANSFERS.of(views.raw) if each.job == job)
+            yield from ((site, each) for each in TRANSFERS.decode(views.raw) if each.job == job)
 
 
 def routes_of(session: Session, job: int, having: Container[int]) -> list[RouteView]:
     """By which ways payloads of a job read what they open, as the sites that had it said last."""
-    views = (views for site, (_, views) in told(session).items() if site in having)
-    return [each for shown in views for each in ROUTES.of(shown.raw) if each.job == job]
+    views = (views for site, (_, views) in last_views(session).items() if site in having)
+    return [each for shown in views for each in ROUTES.decode(shown.raw) if each.job == job]
 
 
 class TideSeries(msgspec.Struct, frozen=True):

@@ -130,13 +130,13 @@ def decode_as(body: bytes, kind: type[S]) -> S:
 
 def hint(message: str, top: type[msgspec.Struct]) -> str | None:
     """For msgspec's error about an unknown field: the nearest field of the record that holds it."""
-    found = re.search(r"unknown field `([^`]*)`", message)
-    if found is None:
+    match = re.search(r"unknown field `([^`]*)`", message)
+    if match is None:
         return None
     at = re.search(r"at `\$([^`]*)`", message)
     names = re.findall(r"\.(\w+)", at[1]) if at else []
     record = next((_FIELDS[name] for name in reversed(names) if name in _FIELDS), top)
-    return did_you_mean(found[1], record.__struct_fields__)
+    return did_you_mean(match[1], record.__struct_fields__)
 
 
 class SharedSpec(NamedTuple):
@@ -589,12 +589,12 @@ class _Plan:
     def _needed(self, spec: JobSpec) -> list[int]:
         """Campaigns whose delivered files the job needs: they stay in the database until it has ended."""
         urls = tuple(each.url for each in spec.inputs)
-        found = self._needs.get(urls)
-        if found is None:
+        result = self._needs.get(urls)
+        if result is None:
             jobs = sorted(input_jobs(spec))
-            found = values(self._work.session, "campaign_of_jobs", ids=jobs) if jobs else []
-            self._needs[urls] = found
-        return found
+            result = values(self._work.session, "campaign_of_jobs", ids=jobs) if jobs else []
+            self._needs[urls] = result
+        return result
 
     def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:
         """What the job waits for as (job, campaign, upto), and why it fails at once, if it does. Its own campaign
@@ -607,12 +607,12 @@ class _Plan:
                 "earlier job first, and write its number",
             )
         key = (tuple(spec.after), spec.after_any, tuple(each.url for each in spec.inputs))
-        found = self._after.get(key)
-        if found is None:
-            found = self._after[key] = resolve_after(
+        result = self._after.get(key)
+        if result is None:
+            result = self._after[key] = resolve_after(
                 self._work, spec, called(at), upto=first - 1, whose=Whose(self._request.owner, self._own)
             )
-        return found
+        return result
 
 
 class Whose(NamedTuple):
@@ -645,16 +645,16 @@ def resolve_after(
 
 def _campaign_after(work: UnitOfWork, name: str, where: str, whose: Whose) -> CampaignKey:
     """The campaign that a job comes after. Raises RequestError."""
-    found = campaign_names.look_up(work.session, name, whose.owner)
-    if found is None and whose.own is None:
-        found = campaign_names.look_up(work.session, name, None)
-    if found is None:
+    key = campaign_names.look_up(work.session, name, whose.owner)
+    if key is None and whose.own is None:
+        key = campaign_names.look_up(work.session, name, None)
+    if key is None:
         raise RequestError(
             f"{where} comes after campaign `{name}`, which does not exist",
             hint="submit that first",
             of_another=whose.own is not None and parse_reference(name).owner not in (None, whose.own),
         )
-    return found
+    return key
 
 
 def input_jobs(spec: JobSpec) -> set[int]:
@@ -706,14 +706,14 @@ def _end_of(work: UnitOfWork, number: int, state: int, reason: str) -> tuple[int
 
 
 def _after_campaign(
-    work: UnitOfWork, found: CampaignKey, upto: int
+    work: UnitOfWork, key: CampaignKey, upto: int
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
-    name = found.name
-    if found.is_archived:
-        bad_jobs = lookup.bad_of_campaign(work.session, found.number)
+    name = key.name
+    if key.is_archived:
+        bad_jobs = lookup.bad_of_campaign(work.session, key.number)
         why = f"{bad_jobs} jobs of campaign `{name}`, which it comes after, have failed or were canceled"
         return [], [why] if bad_jobs else []
-    campaign = found.number
+    campaign = key.number
     still = ending.oldest(work, campaign, (WAITING, RUNNING))
     if still is not None and still <= upto:
         return [(0, campaign, upto)], []

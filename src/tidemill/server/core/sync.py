@@ -89,14 +89,14 @@ def sync(work: UnitOfWork, request: SyncRequest, *, rules: LeaseRules) -> SyncRe
     if fresh:
         site.acked = fresh[-1].n
     if request.views:
-        site_views.keep(work, site, request.views)
+        site_views.store(work, site, request.views)
     pending = _pending(work, site, request.have, returned=returned)
     room = min(LEASES_MAX, PENDING_MAX - len(pending) - len(work.new_orders(site.id)))
     more = leasing.lease(work, site, room, rules)
     ending.pass_on(work)
     leasing.charge(work, rules.half_life_s)
     work.flush()
-    site_records.keep(work, site)
+    site_records.write(work, site)
     orders = pending + work.new_orders(site.id)
     told = orders[: fitting(orders)]
     more = more or len(told) < len(orders)
@@ -179,11 +179,11 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
 def _approved(site: Site, offers: Mapping[str, AppOffer], *, now_us: int) -> dict[str, int]:
     """When each application that a site offers came with another digest. Of what it no longer offers nothing is kept: a
     site could name others without end."""
-    found = {name: at_us for name, at_us in site.approved_us.items() if name in offers}
+    result = {name: at_us for name, at_us in site.approved_us.items() if name in offers}
     for name, offer in offers.items():
         if name not in site.offers or site.offers[name].digest != offer.digest:
-            found[name] = now_us
-    return found
+            result[name] = now_us
+    return result
 
 
 def _check(request: SyncRequest) -> None:

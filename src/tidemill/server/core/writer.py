@@ -282,7 +282,7 @@ class Writer:
         if not alone:
             self._session.savepoint()
         self.memory.begin()
-        work = UnitOfWork(self._session, self.memory, self._clock.now_us(), kept=self.kept)
+        work = UnitOfWork(self._session, self.memory, self._clock.now_us(), retention=self.kept)
         try:
             result = act(work)
         except SiteError:

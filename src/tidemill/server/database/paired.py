@@ -1,4 +1,4 @@
-"""The writing connection of a server of a pair: it writes from `take` on, and never again once it was lost.
+"""The writing connection of a server of a pair: it writes from `become_active` on, and never again once it was lost.
 
 PostgreSQL's advisory lock belongs to the very session that commits, so a server that lost the lock has lost its
 transaction too. PostgreSQL ends a session that is silent for `SILENT_S`: of a server that is stopped, or cut off. Each
@@ -49,7 +49,7 @@ _BY_TCP = (
 class PairedSession:
     """A session whose transactions begin only while this server is the active one of its pair.
 
-    One thread writes. `take`, `beat` and `resign` are for another one, which keeps the server in its role.
+    One thread writes. `become_active`, `beat` and `resign` are for another one, which keeps the server in its role.
     """
 
     dialect = Dialect.POSTGRESQL
@@ -86,7 +86,7 @@ class PairedSession:
         """Whether a session of another program keeps this server from becoming the active one."""
         return bool(self.holder) and not self.holder.startswith(SESSION_NAME)
 
-    def take(self) -> bool:
+    def become_active(self) -> bool:
         """Become the active server, unless another one is; whether it worked. Raises SiteError."""
         with self._use, errors_of("take"):
             if self._inner.is_closed:

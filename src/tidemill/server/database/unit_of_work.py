@@ -77,10 +77,10 @@ class UnitOfWork:
     """One transaction: the rows that it read or changed, written at its end."""
 
     def __init__(
-        self, session: Session, memory: WriterMemory, now_us: int, *, kept: FeedRetention | None = None
+        self, session: Session, memory: WriterMemory, now_us: int, *, retention: FeedRetention | None = None
     ) -> None:
         self.session, self.memory, self.now_us = session, memory, now_us
-        self._kept = kept or FeedRetention()
+        self._kept = retention or FeedRetention()
         self.jobs: dict[int, StoredJob] = {}
         self._before: dict[int, tuple[int, ...]] = {}  #: what `_COUNTED` has of each job
         self._sets: dict[int, Sets] = {}
@@ -130,7 +130,7 @@ class UnitOfWork:
 
     def adopt(self, stored: Sequence[StoredJob]) -> list[StoredJob]:
         """The jobs that were read; one that is loaded already stays as it is here."""
-        found = []
+        result = []
         self.memory.find_kinds(self.session, {each.kind for each in stored})
         for each in stored:
             job = self.jobs.get(each.id)
@@ -138,8 +138,8 @@ class UnitOfWork:
                 job = self.jobs[each.id] = each
                 self.singles.forget(job.id)
                 self._before[job.id] = _COUNTED(job)
-            found.append(job)
-        return found
+            result.append(job)
+        return result
 
     def load_leases(self, ids: Iterable[int]) -> None:
         """Load all leases of these jobs."""
@@ -156,10 +156,10 @@ class UnitOfWork:
 
     def sets(self, job: StoredJob) -> Sets:
         """A job's interval sets; change them, and call `keep_sets`."""
-        found = self._sets.get(job.id)
-        if found is None:
-            found = self._sets[job.id] = self.memory.parsed.sets_of(job)
-        return found
+        result = self._sets.get(job.id)
+        if result is None:
+            result = self._sets[job.id] = self.memory.parsed.sets_of(job)
+        return result
 
     def free(self, job: StoredJob) -> list[tuple[int, int]]:
         """The intervals of a job that may be leased, which is ready. Keeps no sets: of thousands of jobs few are leased
@@ -178,10 +178,10 @@ class UnitOfWork:
         """The events of a lease that were returned; change them, and call `change_lease`. Its `part` is the text of
         before until all is written."""
         key = (lease.job, lease.lease)
-        found = self._returned.get(key)
-        if found is None:
-            found = self._returned[key] = self.memory.parsed.parse((lease.lease, "part"), lease.part)
-        return found
+        result = self._returned.get(key)
+        if result is None:
+            result = self._returned[key] = self.memory.parsed.parse((lease.lease, "part"), lease.part)
+        return result
 
     def spec(self, job: StoredJob) -> JobSpec:
         """The job's specification, as the submitter wrote it."""
@@ -431,10 +431,10 @@ class UnitOfWork:
 
     def _owners(self, campaigns: set[int]) -> dict[int, str]:
         known = self.memory.owners
-        found = {each: known[each] for each in campaigns if each in known}
-        if unknown := sorted(campaigns - found.keys()):
-            found.update((row.id, row.owner) for row in self.session.rows("campaign_owners", ids=unknown))
-        return found
+        result = {each: known[each] for each in campaigns if each in known}
+        if unknown := sorted(campaigns - result.keys()):
+            result.update((row.id, row.owner) for row in self.session.rows("campaign_owners", ids=unknown))
+        return result
 
     def _flush_changes(self) -> None:
         if not self._changes:

@@ -24,7 +24,7 @@ from tidemill import log
 from tidemill.config.hospital import SOURCES_MAX, Downtimes, DowntimeSource
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError, TidemillError
 from tidemill.net.addresses import socket_to
-from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
+from tidemill.net.http_exchange import ExchangeError, HttpServer, TimeLimit
 from tidemill.server import constants
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import UnitOfWork
@@ -158,14 +158,14 @@ def _own(text: str, site: str) -> Parsed:
             "write a line `# no downtimes` where there are none",
             hint=_OWN,
         )
-    found = Parsed([], [])
+    parsed = Parsed([], [])
     for row in told.downtime[:ROWS_MAX]:
         name = site or row.site
         moments = [row.start] if row.end is None else [row.start, row.end]
         if not name:
-            found.problems.append(f"downtime from {row.start} names no site, and is left out")
+            parsed.problems.append(f"downtime from {row.start} names no site, and is left out")
         elif any(each.tzinfo is None for each in moments) and zone is None:
-            found.problems.append(
+            parsed.problems.append(
                 f"downtime of `{shown(name)}` from {row.start} names no time zone, and is left out: set `zone`, or "
                 "write `2026-11-25T08:00:00+01:00`"
             )
@@ -173,8 +173,8 @@ def _own(text: str, site: str) -> Parsed:
             begin, *end = (
                 _us(each if each.tzinfo is not None else each.replace(tzinfo=zone)) for each in moments
             )
-            found.entries.append(Entry(name, begin, end[0] if end else None, row.reason))
-    return found
+            parsed.entries.append(Entry(name, begin, end[0] if end else None, row.reason))
+    return parsed
 
 
 def _us(moment: datetime) -> int:
@@ -199,7 +199,7 @@ def _cric(text: str, source: DowntimeSource) -> Parsed:
             f"it is an error instead of downtimes: it has a key `{faults[0]}`, and begins with "
             f"`{shown(text.lstrip()[:BEGIN_CHARACTERS])}`"
         )
-    found = Parsed([], [])
+    parsed = Parsed([], [])
     is_understood = False
     for number, (name, row) in enumerate(_cric_rows(told), 1):
         if number > ROWS_MAX:
@@ -207,14 +207,14 @@ def _cric(text: str, source: DowntimeSource) -> Parsed:
         try:
             entry = _cric_entry(row, source, name)
         except (ValueError, OverflowError) as error:
-            found.problems.append(f"downtime number {number} is left out: {error}")
+            parsed.problems.append(f"downtime number {number} is left out: {error}")
             continue
         is_understood = True
         if entry is not None:
-            found.entries.append(entry)
-    if found.problems and not is_understood:
-        raise ConfigError(f"nothing in it is a downtime of CRIC: {found.problems[0]}")
-    return found
+            parsed.entries.append(entry)
+    if parsed.problems and not is_understood:
+        raise ConfigError(f"nothing in it is a downtime of CRIC: {parsed.problems[0]}")
+    return parsed
 
 
 def _cric_rows(told: list[Any] | dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -395,7 +395,7 @@ def _reading(source: DowntimeSource, now_us: int) -> Reading:
 # ---- what the database keeps -------------------------------------------------------------------------------------
 
 
-def keep(work: UnitOfWork, reading: Reading) -> None:
+def store(work: UnitOfWork, reading: Reading) -> None:
     """Keep what was read. Of a source that could not be read the last calendar stays, with what is wrong now."""
     old = next((row for row in work.session.rows("calendars") if row.source == reading.source), None)
     last = _Kept() if old is None else _kept(old.body)
@@ -446,11 +446,11 @@ def down_now(session: Session, rules: Downtimes, *, now_us: int) -> dict[str, tu
     return down_at(found, now_us=now_us, lead_s=constants.DOWNTIMES_LEAD_S)
 
 
-def listed(session: Session, asked: Downtimes, *, now_us: int) -> DowntimeList:
+def listed(session: Session, downtimes: Downtimes, *, now_us: int) -> DowntimeList:
     """Every downtime that is not over, and every source."""
     rows: list[DowntimeRow] = []
     sources: list[CalendarRow] = []
-    named = {each.place for each in asked.sources}
+    named = {each.place for each in downtimes.sources}
     for source, read_us, error, body in session.rows("calendars"):
         if source not in named:
             continue

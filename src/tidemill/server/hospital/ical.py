@@ -57,16 +57,16 @@ def parse(text: str, *, site: str, now: datetime) -> Parsed:
         calendars = icalendar.Calendar.from_ical(text, multiple=True)
     except (ValueError, IndexError, KeyError) as error:
         raise ConfigError(f"it is not a calendar: {shown(str(error))}") from error
-    found = Parsed([], [])
+    parsed = Parsed([], [])
     first = 0
     for calendar in calendars:
         events = calendar.walk("VEVENT")
         if str(calendar.get("METHOD", "")).upper() == "CANCEL":
-            found.problems.append("its events are canceled (METHOD:CANCEL) and left out")
+            parsed.problems.append("its events are canceled (METHOD:CANCEL) and left out")
         else:
-            _add(found, _Events(events, durations[first : first + len(events)], site, now))
+            _add(parsed, _Events(events, durations[first : first + len(events)], site, now))
         first += len(events)
-    return found
+    return parsed
 
 
 def _durations(text: str) -> list[str]:
@@ -140,14 +140,14 @@ class _Events:
         return Entry(self.site, _us(start), end_us, shown(reason))
 
 
-def _add(found: Parsed, events: _Events) -> None:
+def _add(parsed: Parsed, events: _Events) -> None:
     """Add the downtimes of the events, series by series, so that a fault in one does not affect the others."""
     for series in _series(events.events):
         try:
-            found.entries.extend(_entries(series, events, found.problems))
+            parsed.entries.extend(_entries(series, events, parsed.problems))
         except (ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
             name = str(series[0].get("SUMMARY", "")) or f"number {int(series[0][MARK]) + 1}"
-            found.problems.append(f"event `{shown(name)}` is left out: {shown(str(error))}")
+            parsed.problems.append(f"event `{shown(name)}` is left out: {shown(str(error))}")
 
 
 def _series(events: Iterable[Any]) -> Iterator[list[Any]]:

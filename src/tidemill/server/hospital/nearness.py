@@ -93,7 +93,7 @@ class DataMap:
     def __init__(self) -> None:
         self._sites: dict[int, NearbyData] = {}
 
-    def hear(self, site: Site) -> None:
+    def update(self, site: Site) -> None:
         """A site was heard: what it said before holds no longer."""
         capacity = site.capacity
         if capacity is None or not (capacity.near or capacity.holds):

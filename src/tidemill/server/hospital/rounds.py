@@ -14,7 +14,7 @@ from tidemill.config.hospital import Ward
 from tidemill.server import constants
 from tidemill.server.database.rows import JobKind, Site, StoredJob
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.hospital import records
+from tidemill.server.hospital import ward_stays
 from tidemill.server.hospital.admission import (
     Patient,
     admission,
@@ -22,7 +22,7 @@ from tidemill.server.hospital.admission import (
     patience_us,
     takes_in,
 )
-from tidemill.server.hospital.records import Fits
+from tidemill.server.hospital.ward_stays import Fits
 
 READ_MAX = 2_000  #: jobs that one transaction reads
 LEGS_MAX = 500  #: scans of one transaction
@@ -136,7 +136,7 @@ class _Round:
                 wards, patient, home_down=down, now_us=work.now_us, treatable=wards.__contains__
             )
             if found is not None:
-                records.admit(work, job, found)
+                ward_stays.admit(work, job, found)
                 work.memory.occupy(kind.id, found.ward)
                 self.admitted += 1
 
@@ -156,12 +156,12 @@ class _Round:
             return
         sent_before = self.sent_home
         jobs = self._read(kind, -ward, _Sought())
-        stays = records.stays_of(work.session, [job.id for job in jobs])
+        stays = ward_stays.stays_of(work.session, [job.id for job in jobs])
         for job in jobs:
             last = stays.get(job.id, [])
             why = last[-1].why if last else ""
             if not job.n_leased and goes_home(rule, why, home_down=down):
-                records.discharge(work, job)
+                ward_stays.discharge(work, job)
                 self.sent_home += 1
         if self.sent_home == sent_before and (kind.id, -ward) not in self._progress.after:
             resting[kind.id, ward] = work.now_us + int(REST_S * 1e6)
@@ -193,13 +193,13 @@ class _Round:
         return [self._work.jobs[each] for each in found]
 
     def _is_treatable(self, kind: JobKind, ward: int) -> bool:
-        found = self._treatable.get((kind.id, ward))
-        if found is None:
+        result = self._treatable.get((kind.id, ward))
+        if result is None:
             heard = [each for each in self._work.memory.sites.values() if each.name not in self._world.silent]
             rule = self._work.memory.wards[ward]
-            found = records.is_treatable(rule, kind, heard, self._world.fits)
-            self._treatable[(kind.id, ward)] = found
-        return found
+            result = ward_stays.is_treatable(rule, kind, heard, self._world.fits)
+            self._treatable[(kind.id, ward)] = result
+        return result
 
 
 def call_times(work: UnitOfWork, down: dict[str, tuple[int, str]]) -> list[str]:

@@ -75,9 +75,9 @@ class Authenticator(msgspec.Struct, kw_only=True):
             raise StrangerError("the secret is missing or wrong")
         if not encrypted:
             raise StrangerError("the token came in clear text: do not use it again, ask for another")
-        found = tokens.known(text)
-        if found is not None:
-            return found
+        identity = tokens.known(text)
+        if identity is not None:
+            return identity
         return await tokens.wait_for(text)
 
     def checked(self, identity: Identity) -> Identity:

@@ -89,15 +89,15 @@ class Certificates:
         _LOG.info("tls.reloaded", certificate=str(self._tls.certificate))
 
     def _marks(self) -> list[tuple[str, int, int]]:
-        tls, found = self._tls, []
+        tls, result = self._tls, []
         for path in (tls.certificate, tls.key, tls.ca, tls.other_ca):
             if path is None:
                 continue
             inside = _files_of(path)
-            found += [
+            result += [
                 (str(each), status.st_mtime_ns, status.st_size) for each in inside if (status := _stat(each))
             ]
-        return found
+        return result
 
     def _build(self) -> ssl.SSLContext:
         tls = self._tls
@@ -266,11 +266,11 @@ class Handshake(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            _tell(error)
+            _log_refused(error)
             raise
 
 
-def _tell(error: ssl.SSLError) -> None:
+def _log_refused(error: ssl.SSLError) -> None:
     minute = int(clock.monotonic_s() // 60)
     if minute != _told["minute"]:
         if _told["untold"]:

@@ -16,7 +16,7 @@ from tidemill.config.keys import path_in, url_in
 from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.net.addresses import socket_to
-from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
+from tidemill.net.http_exchange import ExchangeError, HttpServer, TimeLimit
 
 ANSWER_BYTES_MAX = 1024 * 1024
 KEYS_MAX = 100
@@ -76,12 +76,12 @@ class IssuerKeys:
     def find(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
         """The key that a token names; asks the issuer if need be: blocks while it does, or while another
         thread asks."""
-        found = self.known(kid, algorithm)
-        if found is None:
+        result = self.known(kid, algorithm)
+        if result is None:
             with self._asking:
                 self._refresh(self._monotonic_s())
-            found = self._fitting(kid, algorithm)
-        return found
+            result = self._fitting(kid, algorithm)
+        return result
 
     def _fitting(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
         fits = [

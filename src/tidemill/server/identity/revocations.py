@@ -145,8 +145,8 @@ def _state(path: Path) -> tuple[int, int, int]:
         return _DAMAGED if os.path.lexists(path) else _NONE
 
 
-def _signature(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _signature(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def parse(text: str, path: Path) -> frozenset[tuple[str, str]]:

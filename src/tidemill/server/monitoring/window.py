@@ -70,10 +70,10 @@ class SampleWindow:
         self._points = 0
         self._number = 0
 
-    def take(self, site: str, found: Iterable[AllocationSamples]) -> None:
+    def add(self, site: str, samples: Iterable[AllocationSamples]) -> None:
         """What a site sent. What is too much or malformed is left out."""
         with self._lock:
-            for sent in found:
+            for sent in samples:
                 if not _is_text(sent.allocation):
                     continue
                 key = (site, sent.allocation)

@@ -102,12 +102,12 @@ def take_changes(
 
 def _notice(notices: Notices, key: NoticeKey, at_us: int) -> Notice:
     """The notice, which has something to send from now on."""
-    found = notices.get(key)
-    if found is None:
-        found = notices[key] = Notice(key=key, first_us=at_us, last_us=at_us, body=Body())
-    found.first_us = found.first_us or at_us
-    found.last_us = max(found.last_us, at_us)
-    return found
+    result = notices.get(key)
+    if result is None:
+        result = notices[key] = Notice(key=key, first_us=at_us, last_us=at_us, body=Body())
+    result.first_us = result.first_us or at_us
+    result.last_us = max(result.last_us, at_us)
+    return result
 
 
 def _add_job(body: Body, change: Change) -> None:
@@ -188,7 +188,7 @@ def take_sites(
     return changed
 
 
-def told(notice: Notice) -> Notice | None:
+def without_sent(notice: Notice) -> Notice | None:
     """What is left of a notice once a message holds it; None = nothing."""
     body = notice.body
     match notice.key.what:

@@ -80,14 +80,14 @@ def subscriptions(session: Session, campaigns: Iterable[int]) -> dict[int, list[
 
 def notices(session: Session) -> Notices:
     """Everything that is gathered or remembered."""
-    found = {}
+    result = {}
     for target, subject, what, first_us, last_us, body in session.rows("notices"):
         key = NoticeKey(target, subject, what)
-        found[key] = Notice(key=key, first_us=first_us, last_us=last_us, body=_BODY.decode(body))
-    return found
+        result[key] = Notice(key=key, first_us=first_us, last_us=last_us, body=_BODY.decode(body))
+    return result
 
 
-def keep(work: UnitOfWork, changed: Sequence[Notice], notified: int | None) -> None:
+def write(work: UnitOfWork, changed: Sequence[Notice], notified: int | None) -> None:
     """Write notices that have changed, and up to which state change they were gathered."""
     work.session.many("upsert_notices", [_row(each) for each in changed])
     if notified is not None:

@@ -24,7 +24,7 @@ from tidemill.config.addressee import shown
 from tidemill.config.notify import Hook, Notify
 from tidemill.errors import ConfigError, blaming
 from tidemill.net.addresses import PrivateAddressError, socket_to
-from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
+from tidemill.net.http_exchange import ExchangeError, HttpServer, TimeLimit
 from tidemill.server.errors import LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text

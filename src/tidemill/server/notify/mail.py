@@ -54,7 +54,7 @@ class Mailer:
         except smtplib.SMTPSenderRefused as error:
             self.release()
             raise AwayError(
-                f"`{self._config.server}` refuses mail from `{self._config.sender}`: {_said(error.smtp_error)}",
+                f"`{self._config.server}` refuses mail from `{self._config.sender}`: {_reply_text(error.smtp_error)}",
                 hint=_HINT,
             ) from error
         except smtplib.SMTPResponseException as error:
@@ -118,9 +118,9 @@ class Mailer:
                 f"refuses the login of `mail.secret_file` ({error.smtp_code})"  # its text may repeat the user
             )
         elif isinstance(error, smtplib.SMTPResponseException):
-            why = f"answers {error.smtp_code} {_said(error.smtp_error)}"
+            why = f"answers {error.smtp_code} {_reply_text(error.smtp_error)}"
         elif isinstance(error, ValueError) and not isinstance(error, OSError):
-            why = f"answers what cannot be read: {_said(str(error))}"
+            why = f"answers what cannot be read: {_reply_text(str(error))}"
         else:
             why = f"is unreachable: {error}"
         return AwayError(f"mail server `{self._config.server}` {why}", hint=_HINT)
@@ -128,11 +128,11 @@ class Mailer:
 
 def _refusal(parcel: Parcel, code: int, said: bytes | str) -> SiteError:
     """5yz replies are permanent, 4yz are not: RFC 5321 4.2.1."""
-    what = f"mail to `{parcel.where}` was refused: {code} {_said(said)}"
+    what = f"mail to `{parcel.where}` was refused: {code} {_reply_text(said)}"
     if 500 <= code < 600:
         return RefusedError(what, hint="is the address right?", transient=False)
     return LaterError(what)
 
 
-def _said(words: bytes | str) -> str:
+def _reply_text(words: bytes | str) -> str:
     return text.clean(words.decode(errors="replace") if isinstance(words, bytes) else words)[:200]

@@ -160,7 +160,7 @@ class Gatherer:
     def _keep(self, keys: set[NoticeKey]) -> None:
         notices, at = self._load(), self._at
         changed = [notices[key] for key in sorted(keys)]
-        self._dispatcher.writer.write(partial(tables.keep, changed=changed, notified=at))
+        self._dispatcher.writer.write(partial(tables.write, changed=changed, notified=at))
         self._kept, self._kept_s = at, clock.monotonic_s()
 
     def _take_sites(self) -> None:
@@ -232,7 +232,7 @@ class Gatherer:
     def _compose(self, batch: DueDigest) -> tables.Made:
         found = [self._load()[key] for key in batch.keys]
         items = facts.news(self._session, found)
-        left = [each for notice in found if (each := gathering.told(notice)) is not None]
+        left = [each for notice in found if (each := gathering.without_sent(notice)) is not None]
         kept = {each.key for each in left}
         return tables.Made(batch.target, items, [key for key in batch.keys if key not in kept], left)
 

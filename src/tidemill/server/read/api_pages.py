@@ -44,10 +44,10 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.store import Session, values
 from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.hospital import records
-from tidemill.server.read import archived, listing
+from tidemill.server.hospital import ward_stays
+from tidemill.server.read import archived, job_search
 from tidemill.server.read.assigned import LeasedJob, has_unstarted, phases_of, phases_of_running
-from tidemill.server.read.listing import TOP, Filter, Leg, Sort
+from tidemill.server.read.job_search import TOP, Filter, Leg, Sort
 from tidemill.server.read.waiting import Cause, Known, after_texts, fetching_text, hint_of, waits_for
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -96,11 +96,11 @@ def kinds_of(session: Session, jobs: Iterable[StoredJob]) -> dict[int, JobKind]:
 
 def sites(session: Session) -> list[Site]:
     """All sites, those included that are only named by jobs."""
-    found = [stored.site for stored in session.rows("sites")]
+    result = [stored.site for stored in session.rows("sites")]
     down = {row.site: (row.until_us, row.reason) for row in session.rows("down_sites")}
-    for each in found:
+    for each in result:
         each.down_us, each.down_reason = down.get(each.id, (0, ""))
-    return found
+    return result
 
 
 def jobs(
@@ -115,27 +115,27 @@ def jobs(
     if archive is not None:
         return archived.jobs(session, archive, filters, before=before, limit=limit_of(limit))
     size, top = limit_of(limit), TOP if before is None else before
-    legs: set[Leg] | listing.ManyLegs | None = None
+    legs: set[Leg] | job_search.ManyLegs | None = None
     if filters.by_legs:
-        found = listing.legs_of(session, filters)
+        found = job_search.legs_of(session, filters)
         legs = set(found) if isinstance(found, dict) else found
     if filters.name is not None:
         ids = _named(session, filters.name, legs, top, size)
-    elif isinstance(legs, listing.ManyLegs):
-        ids, reached = listing.looked_by_id(session, legs, top, size=size, newest=True)
+    elif isinstance(legs, job_search.ManyLegs):
+        ids, reached = job_search.looked_by_id(session, legs, top, size=size, newest=True)
         return JobPage(jobs=rows_of(session, ids), next=reached)
     else:
-        ids = listing.by_id(session, legs, top, size=size, newest=True)
+        ids = job_search.by_id(session, legs, top, size=size, newest=True)
     return JobPage(jobs=rows_of(session, ids), next=ids[-1] if len(ids) == size else None)
 
 
 def _named(
-    session: Session, name: str, legs: set[Leg] | listing.ManyLegs | None, top: int, size: int
+    session: Session, name: str, legs: set[Leg] | job_search.ManyLegs | None, top: int, size: int
 ) -> list[int]:
     ids: list[int] = []
     while len(ids) < size:
         rows = session.rows("jobs_newest_named", name=name, before=top, limit=PAGE_MAX)
-        ids += [row.id for row in listing.passing(rows, legs)]
+        ids += [row.id for row in job_search.passing(rows, legs)]
         if len(rows) < PAGE_MAX:
             break
         top = rows[-1].id
@@ -222,10 +222,10 @@ def job(
     """Everything about one job, which may be in the archive. Raises MissingError."""
     stored = session.rows("jobs_by_id", ids=[number])
     if not stored:
-        kept = archived.job(session, archive or Archive(), number)
-        if kept is None:
+        detail = archived.job(session, archive or Archive(), number)
+        if detail is None:
             raise rights.missing_job(number)
-        return kept
+        return detail
     found: StoredJob = stored[0]
     all_sites = sites(session)
     known = kinds_of(session, [found])
@@ -258,7 +258,7 @@ def job(
         routes=site_views.routes_of(session, number, {each.site for each in leases})
         if any(each.is_routed for each in spec.inputs)
         else [],
-        stays=records.stays_of(session, [number]).get(number, []),
+        stays=ward_stays.stays_of(session, [number]).get(number, []),
     )  # fmt: skip
 
 
@@ -285,9 +285,13 @@ def _attempt(lease: StoredLease, of_site: dict[int, str]) -> Attempt:
     )  # fmt: skip
 
 
-def _output(found: StoredOutput) -> OutputRow:
+def _output(output: StoredOutput) -> OutputRow:
     return OutputRow(
-        name=found.name, url=found.url, size_bytes=found.size_bytes, sha256=found.sha256, events=found.events
+        name=output.name,
+        url=output.url,
+        size_bytes=output.size_bytes,
+        sha256=output.sha256,
+        events=output.events,
     )
 
 
@@ -315,9 +319,9 @@ def campaign(session: Session, key: CampaignKey) -> CampaignRow:
     """
     counts = _counts_of(session, [key.number])
     rows: list[StoredCampaign] = session.rows("campaign_whole", id=key.number)
-    kept = None if rows else archived.campaign(session, key.number)
-    if kept is not None:
-        return kept
+    row = None if rows else archived.campaign(session, key.number)
+    if row is not None:
+        return row
     if not rows:
         raise campaign_names.missing(session, key.reference, key.owner)
     return _with_phases(session, {key.number: _with_counts(rows, *counts)[0]})[0]
@@ -337,7 +341,7 @@ def _with_phases(session: Session, found: dict[int, CampaignRow]) -> list[Campai
     if not any(map(has_unstarted, known)):
         return list(found.values())
     ids = {
-        number: listing.find(
+        number: job_search.find(
             session,
             Filter(campaign=number, state=JobState.RUNNING),
             Sort.NEWEST,
@@ -487,7 +491,7 @@ def whole_jobs(session: Session, rows: list[StoredOutput], size: int) -> OutputP
 
 
 def _kept_of_campaign(session: Session, campaign: int) -> list[KeptOutputs]:
-    of_campaign = {"campaign": campaign, "any_app": 1, "app": "", "limit": listing.TOP}
+    of_campaign = {"campaign": campaign, "any_app": 1, "app": "", "limit": job_search.TOP}
     kinds = sorted(values(session, "kinds_of_campaign", **of_campaign))
     return _kept_of(session, values(session, "jobs_kept", kinds=kinds, limit=PAGE_MAX))
 
@@ -514,9 +518,9 @@ def site_rows(
         running = set(values(session, "kinds_running"))
     for site, events in session.rows("leased_events", kinds=sorted(running)) if running else ():
         leased[site] += int(events)
-    views = site_views.told(session) if counts_leased else {}
+    views = site_views.last_views(session) if counts_leased else {}
     caches = {
-        site: [msgspec.structs.replace(each, datasets=[]) for each in CACHES.of(view.raw)]
+        site: [msgspec.structs.replace(each, datasets=[]) for each in CACHES.decode(view.raw)]
         for site, (_, view) in views.items()
     }
     return [
@@ -525,8 +529,8 @@ def site_rows(
             host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity, owner),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
             remarks=unused_patterns(site), caches=caches.get(site.id, []),
-            sums=SUMS.of(views[site.id][1].raw) if site.id in views else None,
-            refused=REFUSED.of(views[site.id][1].raw) if site.id in views else [],
+            sums=SUMS.decode(views[site.id][1].raw) if site.id in views else None,
+            refused=REFUSED.decode(views[site.id][1].raw) if site.id in views else [],
         )
         for site in sites(session)
         if site.capacity is not None
@@ -594,13 +598,13 @@ def allocations(session: Session, *, site: str | None, limit: int | None) -> lis
     return sorted(rows, key=lambda row: -row.at_us)[:size]
 
 
-def placements(session: Session, site: str | None, asked: traces.PlacementQuestion) -> list[PlacementRow]:
+def placements(session: Session, site: str | None, question: traces.PlacementQuestion) -> list[PlacementRow]:
     """Allocations of a site that held nodes between two times, by name. Raises MissingError."""
     names = [each.name for each in sites(session)]
     found = next((each for each in sites(session) if each.name == site), None)
     if found is None:
         raise MissingError(f"there is no site `{site or ''}`", hint=did_you_mean(site or "", names))
-    rows = traces.between(session, found.id, asked)
+    rows = traces.between(session, found.id, question)
     return [
         PlacementRow(
             site=found.name,

@@ -19,7 +19,7 @@ from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import activities
 from tidemill.server.database.rows import ArchivedCampaign
 from tidemill.server.database.store import Session, row
-from tidemill.server.read.listing import LOOK, ROUNDS, TOP, Filter
+from tidemill.server.read.job_search import LOOK, ROUNDS, TOP, Filter
 from tidemill.wire.api import (
     Attempt,
     CampaignRow,
@@ -56,13 +56,13 @@ def campaigns(session: Session, *, owner: str | None, before: int | None, limit:
     return [_campaign(each) for each in rows]
 
 
-def _campaign(found: ArchivedCampaign) -> CampaignRow:
+def _campaign(archived: ArchivedCampaign) -> CampaignRow:
     return CampaignRow(
-        name=found.name, owner=found.owner, shares=found.shares, created_us=found.created_us, jobs=found.jobs,
-        states=msgspec.json.decode(found.states), events=found.events, events_done=found.events_done,
-        events_failed=found.events_failed, usage=found.usage, failures=msgspec.json.decode(found.failures),
-        first_started_us=found.first_started_us, last_ended_us=found.last_ended_us, archived=True,
-        events_canceled=found.events_canceled,
+        name=archived.name, owner=archived.owner, shares=archived.shares, created_us=archived.created_us,
+        jobs=archived.jobs, states=msgspec.json.decode(archived.states), events=archived.events,
+        events_done=archived.events_done, events_failed=archived.events_failed, usage=archived.usage,
+        failures=msgspec.json.decode(archived.failures), first_started_us=archived.first_started_us,
+        last_ended_us=archived.last_ended_us, archived=True, events_canceled=archived.events_canceled,
     )  # fmt: skip
 
 

@@ -44,9 +44,9 @@ def has_unstarted(site: Site) -> bool:
     return site.capacity is not None and (site.capacity.awaits is not None or bool(site.capacity.unstarted))
 
 
-def phases_of(session: Session, found: Iterable[StoredJob], sites: Iterable[Site]) -> dict[int, Phase]:
+def phases_of(session: Session, jobs: Iterable[StoredJob], sites: Iterable[Site]) -> dict[int, Phase]:
     """What is shown in place of RUNNING, of jobs that do not run."""
-    running = [job for job in found if job.state == RUNNING and not (job.delivering or job.ends)]
+    running = [job for job in jobs if job.state == RUNNING and not (job.delivering or job.ends)]
     return phases_of_running(session, [LeasedJob(job.id, job.site, job.n_leased) for job in running], sites)
 
 

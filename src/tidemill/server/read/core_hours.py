@@ -36,31 +36,31 @@ class CoreHoursQuestion(NamedTuple):
     silent: frozenset[str] = frozenset()
 
 
-def page(session: Session, asked: CoreHoursQuestion) -> CoreHoursPage:
+def page(session: Session, question: CoreHoursQuestion) -> CoreHoursPage:
     """A page of allocations, by site and name. Raises RequestError for an invalid place."""
-    site, _, name = asked.after.partition("/")
-    if asked.after and not (site.isdecimal() and len(site) <= DIGITS_MAX):
+    site, _, name = question.after.partition("/")
+    if question.after and not (site.isdecimal() and len(site) <= DIGITS_MAX):
         raise RequestError(
-            f"`after` is `{asked.after[:100]}`, not a place of a page", hint="`next` of the last page"
+            f"`after` is `{question.after[:100]}`, not a place of a page", hint="`next` of the last page"
         )
-    within = {"since": asked.since_us, "until": asked.until_us, "limit": asked.limit}
+    within = {"since": question.since_us, "until": question.until_us, "limit": question.limit}
     place = {"site": min(int(site or 0), 1 << 62), "after": name}
-    if asked.owner is None:
+    if question.owner is None:
         rows = session.rows("held_by_allocations", **within, **place)
     else:
-        rows = session.rows("held_by_allocations_of", owner=asked.owner, **within, **place)
+        rows = session.rows("held_by_allocations_of", owner=question.owner, **within, **place)
     names = {row.id: (row.name, row.seen_us) for row in session.rows("sites")} if rows else {}
     uses = _uses(session, rows)
-    found = [_allocation(row, names, uses[row.site, row.name], asked) for row in rows]
-    last = f"{rows[-1].site}/{rows[-1].name}" if len(rows) == asked.limit else None
+    found = [_allocation(row, names, uses[row.site, row.name], question) for row in rows]
+    last = f"{rows[-1].site}/{rows[-1].name}" if len(rows) == question.limit else None
     return CoreHoursPage(allocations=found, next=last)
 
 
-def every(session: Session, asked: CoreHoursQuestion) -> Iterator[AllocationUse]:
+def every(session: Session, question: CoreHoursQuestion) -> Iterator[AllocationUse]:
     """All pages, one after the other."""
-    after: str | None = asked.after
+    after: str | None = question.after
     while after is not None:
-        found = page(session, asked._replace(after=after))
+        found = page(session, question._replace(after=after))
         yield from found.allocations
         after = found.next
 
@@ -86,20 +86,20 @@ def _uses(session: Session, rows: Sequence[Any]) -> dict[tuple[int, str], list[C
 
 
 def _allocation(
-    row: Any, names: dict[int, tuple[str, int]], uses: list[CoreUse], asked: CoreHoursQuestion
+    row: Any, names: dict[int, tuple[str, int]], uses: list[CoreUse], question: CoreHoursQuestion
 ) -> AllocationUse:
     site, name, batch_id, started_us, ended_us, held_cores, gpus, nodes, cores = row
     site_name, seen_us = names.get(site, ("", 0))
-    now_us = seen_us if site_name in asked.silent else asked.now_us
+    now_us = seen_us if site_name in question.silent else question.now_us
     elapsed_us = max(0, (ended_us or now_us) - started_us)
     cores = held_cores or nodes * cores  # not every batch system says what it counts
     held, held_gpu = (min(each * elapsed_us, HELD_US_MAX) for each in (cores, gpus))
     parts = [each.core_us for each in uses]
     for each, core_us, gpu_us in zip(uses, split(held, parts), split(held_gpu, parts), strict=True):
         each.held_core_us, each.held_gpu_us = core_us, gpu_us
-    whole = asked.owner is None
+    whole = question.owner is None
     if not whole:
-        uses = [each for each in uses if each.owner == asked.owner]
+        uses = [each for each in uses if each.owner == question.owner]
         held, held_gpu = sum(each.held_core_us for each in uses), sum(each.held_gpu_us for each in uses)
     return AllocationUse(
         site=site_name,

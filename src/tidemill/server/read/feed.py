@@ -62,9 +62,9 @@ def changes(session: Session, after: int, campaign: int | None) -> tuple[list[Ch
     return found, rows[-1].last if rows else after
 
 
-def _wanted(found: FeedRow, after: int, campaign: int | None) -> Iterator[Change]:
-    if campaign in (None, found.campaign):
-        yield from (change for change in found.decoded() if change.number > after)
+def _wanted(row: FeedRow, after: int, campaign: int | None) -> Iterator[Change]:
+    if campaign in (None, row.campaign):
+        yield from (change for change in row.decoded() if change.number > after)
 
 
 def reached(session: Session) -> int:

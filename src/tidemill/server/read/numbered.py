@@ -13,7 +13,7 @@ from tidemill.server.core import rights
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.server.read import api_pages, archived, feed
-from tidemill.server.read.listing import TOP
+from tidemill.server.read.job_search import TOP
 from tidemill.wire.api import PAGE_MAX, JobPage, JobRow, OutputPage
 
 
@@ -54,10 +54,10 @@ def ended(session: Session, campaign: int, after: int, *, limit: int, archive: A
 
 def _known(session: Session, numbers: Sequence[int], archive: Archive) -> dict[int, JobRow]:
     """The jobs that exist, in the database or in the archive, by number."""
-    found = {each.id: each for each in api_pages.rows_of(session, list(numbers))}
-    if missing := [each for each in numbers if each not in found]:
-        found |= {each.id: each for each in archived.jobs_of(session, archive, missing)}
-    return found
+    result = {each.id: each for each in api_pages.rows_of(session, list(numbers))}
+    if missing := [each for each in numbers if each not in result]:
+        result |= {each.id: each for each in archived.jobs_of(session, archive, missing)}
+    return result
 
 
 def outputs(

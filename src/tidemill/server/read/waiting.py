@@ -146,9 +146,9 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
     joined = [site for site in sites if site.capacity is not None]
     if not job.ready:
         return _at_work(job, joined, kind, known)
-    found = _placed(job, joined, kind, known)
-    if found[0] not in (Cause.SITE_WANTS_NOTHING, Cause.FAIR_SHARE):
-        return found
+    result = _placed(job, joined, kind, known)
+    if result[0] not in (Cause.SITE_WANTS_NOTHING, Cause.FAIR_SHARE):
+        return result
     awake = [site for site in joined if job.place in (0, site.id) and matching.obstacle(site, kind) is None]
     heard = [site for site in awake if site.name not in known.silent]
     held = {site.id: why for site in heard if (why := _held(site, job, kind, known)) is not None}
@@ -162,7 +162,7 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
         return Cause.RUNNING, "; ".join(map(_more, at_work[:SITES_NAMED], [known.now_us] * len(at_work)))
     if held and not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in free):
         return Cause.SITE_WANTS_NOTHING, _named(free, known.now_us)
-    return found
+    return result
 
 
 def _placed(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:
@@ -331,7 +331,7 @@ def _asked(cause: Cause, joined: list[Site], kind: JobKind) -> str:
 def _too_large(sites: list[Site], kind: JobKind) -> str:
     """What no slot has: the largest slot of each of these sites next to it, and the most that would fit."""
     devices = {name: number for name, number in kind.devices.items() if number}
-    asked = SlotNeed(kind.cores or 1, kind.memory_mb, devices)
+    need = SlotNeed(kind.cores or 1, kind.memory_mb, devices)
     text = f"asked: {counted_text(kind.cores or 1, 'core')}, {kind.memory_mb or 'any'} MB"
     text += f", {devices_text(devices)}" if devices else ""
     shown = []
@@ -345,11 +345,11 @@ def _too_large(sites: list[Site], kind: JobKind) -> str:
     text += f"; largest slot: {'; '.join(shown[:SITES_NAMED_MAX])}" + (
         f"; {more} more sites" if more > 0 else ""
     )
-    near = nearest(asked, matching.slots_of(sites))
+    near = nearest(need, matching.slots_of(sites))
     if near is None:
         return text
     slot, amount = near
-    options, keys = options_text(amount, asked), keys_text(amount, asked)
+    options, keys = options_text(amount, need), keys_text(amount, need)
     most = f"the most that fits: {amount_text(amount)} at {slot.site}"
     return f"{text}; {most}, by `{options}`, in a job file `{keys}`"
 

@@ -16,8 +16,8 @@ from tidemill.server.core import campaign_names, rights, site_views
 from tidemill.server.database.rows import JOB_STATES, StoredCampaign
 from tidemill.server.database.store import Row, Session, values
 from tidemill.server.errors import RequestError
-from tidemill.server.read import api_pages, archived, feed, listing
-from tidemill.server.read.listing import TOP
+from tidemill.server.read import api_pages, archived, feed, job_search
+from tidemill.server.read.job_search import TOP
 from tidemill.wire.api import (
     PAGE_MAX,
     AllocationRow,
@@ -42,15 +42,15 @@ class JobsPage(NamedTuple):
     """Rows of a page of jobs, and how they were found."""
 
     rows: list[JobRow]
-    found: listing.IdPage
+    found: job_search.IdPage
 
 
 def jobs(
-    session: Session, filters: listing.Filter, sort: listing.Sort, *, after: str | None, size: int
+    session: Session, filters: job_search.Filter, sort: job_search.Sort, *, after: str | None, size: int
 ) -> JobsPage:
     """A page of jobs in one of several orders."""
-    found = listing.find(session, filters, sort, after=after, size=size)
-    return JobsPage(api_pages.rows_of(session, found.ids), found)
+    page = job_search.find(session, filters, sort, after=after, size=size)
+    return JobsPage(api_pages.rows_of(session, page.ids), page)
 
 
 def newest_job(session: Session, campaign: CampaignRow) -> JobRow | None:
@@ -58,12 +58,14 @@ def newest_job(session: Session, campaign: CampaignRow) -> JobRow | None:
     key = campaign_names.look_up(session, reference(campaign.owner, campaign.name), None)
     if key is None:
         return None
-    found = jobs(session, listing.Filter(campaign=key.number), listing.Sort.NEWEST, after=None, size=1).rows
+    found = jobs(
+        session, job_search.Filter(campaign=key.number), job_search.Sort.NEWEST, after=None, size=1
+    ).rows
     return found[0] if found else None
 
 
 def archived_jobs(
-    session: Session, archive: Archive, filters: listing.Filter, *, after: str | None, size: int
+    session: Session, archive: Archive, filters: job_search.Filter, *, after: str | None, size: int
 ) -> JobsPage:
     """A page of archived jobs, newest first. `after`: the number of the last one seen."""
     if after is not None and not (after.isdecimal() and after.isascii() and len(after) < 19):
@@ -71,7 +73,7 @@ def archived_jobs(
     page = archived.jobs(session, archive, filters, before=None if after is None else int(after), limit=size)
     ids, token = [row.id for row in page.jobs], None if page.next is None else str(page.next)
     partial = token is not None and len(ids) < size
-    return JobsPage(page.jobs, listing.IdPage(ids, token, None, listing.Sort.NEWEST, partial))
+    return JobsPage(page.jobs, job_search.IdPage(ids, token, None, job_search.Sort.NEWEST, partial))
 
 
 class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +198,7 @@ def running(session: Session) -> dict[str, SiteActivity]:
         if kind == "site" and jobs:
             site, state = map(int, place.split("/"))
             states[site][JOB_STATES[state]] = jobs
-    told = site_views.told(session)
+    told = site_views.last_views(session)
     return {
         name: SiteActivity(states[site], *told.get(site, (0, SiteViews()))) for site, name in names.items()
     }

@@ -74,31 +74,31 @@ PROBLEMS: dict[str, ProblemKind] = {
 
 def problems(session: Session, watched: Watched) -> list[str]:
     """What is wrong now, the worst first. Raises SiteError if the database is unreachable."""
-    found = []
+    result = []
     writer, site_watch = watched.dispatcher.writer, watched.dispatcher.site_watch
     if not writer.lives:
-        found.append("writer_ended")
+        result.append("writer_ended")
     if writer.full:
-        found.append("database_full")
+        result.append("database_full")
     if watched.dispatcher.storage.is_over(session):
-        found.append("storage")
+        result.append("storage")
     if writer.waiting > BUSY:
-        found.append("busy")
+        result.append("busy")
     if watched.dispatcher.rules.archive.trouble:
-        found.append("archive")
+        result.append("archive")
     joined = [site for site in api_pages.sites(session) if site.epoch]
     quiet = site_watch.silent(site.name for site in joined)
     silent = [site for site in joined if site.lost or site.name in quiet]
     if silent and len(silent) == len(joined):
-        found.append("no_site")
+        result.append("no_site")
     elif silent:
-        found.append("sites_silent")
+        result.append("sites_silent")
     if watched.transport_up is not None and not watched.transport_up():
-        found.append("transport_away")
+        result.append("transport_away")
     oldest = [each.oldest_us for each in tables.standing(session).values() if each.oldest_us is not None]
     if oldest and clock.now_us() - min(oldest) > OLD_S * 1e6:
-        found.append("notifications")
-    return found
+        result.append("notifications")
+    return result
 
 
 def health(session: Session | None, watched: Watched) -> Health:

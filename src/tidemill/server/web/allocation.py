@@ -106,67 +106,67 @@ def page(ask: PageRequest, made: Pages) -> str:
     """`/allocations/NAME`."""
     own = ask.own(Act.ALLOCATIONS)
     row = samples.allocation(ask.session, ask.at["name"], site=own or ask.query.text("site"))
-    found = ask.dispatcher.node_samples.reply(row.site, row.name)
-    span = _span(found)
+    reply = ask.dispatcher.node_samples.reply(row.site, row.name)
+    span = _span(reply)
     return made.show(
-        ask, "allocation.html", row=row, found=found, charts=charts(found, span), unknown=uncounted(found),
-        nodes=[_row(each) for each in found.nodes], cores=cores,
-        marks=[] if span is None else clock_marks(span[0], span[1] - span[0]), every=_every_s(found),
+        ask, "allocation.html", row=row, found=reply, charts=charts(reply, span), unknown=uncounted(reply),
+        nodes=[_row(each) for each in reply.nodes], cores=cores,
+        marks=[] if span is None else clock_marks(span[0], span[1] - span[0]), every=_every_s(reply),
         is_active=ask.dispatcher.writer.is_active,
     )  # fmt: skip
 
 
-def _every_s(found: SampleReply) -> int:
+def _every_s(reply: SampleReply) -> int:
     """The page asks for itself as often as there is something new."""
-    last = [each.points[-1].over_us for each in found.nodes if each.points]
+    last = [each.points[-1].over_us for each in reply.nodes if each.points]
     return max(EVERY_S_MIN, min([EVERY_S_MAX, *(over_us // 1_000_000 for over_us in last)]))
 
 
-def _span(found: SampleReply) -> tuple[float, float] | None:
-    times = [each.points[k].at_us / 1e6 for each in found.nodes for k in (0, -1)]
+def _span(reply: SampleReply) -> tuple[float, float] | None:
+    times = [each.points[k].at_us / 1e6 for each in reply.nodes for k in (0, -1)]
     return (min(times), max(max(times), min(times) + 1.0)) if times else None
 
 
-def charts(found: SampleReply, span: tuple[float, float] | None) -> list[Drawn]:
+def charts(reply: SampleReply, span: tuple[float, float] | None) -> list[Drawn]:
     """One for each panel of which there is a value."""
     if span is None:
         return []
-    drawn = [_drawn(each, found, span) for each in CHARTS]
+    drawn = [_drawn(each, reply, span) for each in CHARTS]
     return [each for each in drawn if each is not None]
 
 
-def uncounted(found: SampleReply) -> list[str]:
+def uncounted(reply: SampleReply) -> list[str]:
     """What is unknown of the file systems that the nodes use."""
-    if not any(_used(found, f"{system}_ops") for system in _UNCOUNTED):
+    if not any(_used(reply, f"{system}_ops") for system in _UNCOUNTED):
         return [
             "opens of files: the nodes used no NFS or Lustre (`tidemill trace` counts them for one payload)"
         ]
     return [
         text
         for system, text in _UNCOUNTED.items()
-        if _used(found, f"{system}_ops") and not _known(found, f"{system}_opens")
+        if _used(reply, f"{system}_ops") and not _known(reply, f"{system}_opens")
     ]
 
 
-def _known(found: SampleReply, name: str) -> list[float]:
-    series = [point for each in found.nodes for point in each.points]
+def _known(reply: SampleReply, name: str) -> list[float]:
+    series = [point for each in reply.nodes for point in each.points]
     return [value for _, value in _sums(series, [PLACES[name]])]
 
 
-def _used(found: SampleReply, name: str) -> bool:
-    return any(_known(found, name))
+def _used(reply: SampleReply, name: str) -> bool:
+    return any(_known(reply, name))
 
 
-def _drawn(panel: NodeChart, found: SampleReply, span: tuple[float, float]) -> Drawn | None:
+def _drawn(panel: NodeChart, reply: SampleReply, span: tuple[float, float]) -> Drawn | None:
     places = [PLACES[name] for name in panel.quantities]
     step_s = max((span[1] - span[0]) / STEPS_MAX, 1e-3)
-    members = [TimeLine(each.node, _thinned(_sums(each.points, places), step_s)) for each in found.nodes]
-    mean = TimeLine("mean of all nodes", _thinned(_sums(found.mean, places), step_s))
+    members = [TimeLine(each.node, _thinned(_sums(each.points, places), step_s)) for each in reply.nodes]
+    mean = TimeLine("mean of all nodes", _thinned(_sums(reply.mean, places), step_s))
     values = [value for line in members for _, value in line.points]
     first = panel.quantities[0]
     if not values or (first in RARE and not any(values)):
         return None
-    if first in OF_REQUESTS and not any(values) and not _used(found, OF_REQUESTS[first]):
+    if first in OF_REQUESTS and not any(values) and not _used(reply, OF_REQUESTS[first]):
         return None
     unit = QUANTITIES[places[0]].unit
     text = _texts(unit)
@@ -179,7 +179,7 @@ def _drawn(panel: NodeChart, found: SampleReply, span: tuple[float, float]) -> D
     latest = [line.points[-1][1] for line in members if line.points]
     now = mean.points[-1][1] if mean.points else sum(latest) / len(latest)
     title = f"{panel.title}: {len(members)} nodes, mean {text(now)}, highest {text(max(values))}"
-    nodes = max(found.nodes_total, len(members))
+    nodes = max(reply.nodes_total, len(members))
     total = text(now * nodes) if first in SHARED and nodes > 1 else ""
     drawing = Markup(lines(members, mean, span=span, top=top, title=title))
     return Drawn(panel, drawing, text(top), text(now), total)

@@ -38,8 +38,8 @@ def listing(ask: PageRequest, made: Pages) -> str:
     reads: list[tuple[str, ReadView]] = []
     for name, shown in sorted(web_pages.running(ask.session).items()):
         if own in (None, name):
-            caches += [CacheCard(name, each) for each in CACHES.of(shown.view.raw)]
-            reads += [(name, each) for each in READS.of(shown.view.raw)]
+            caches += [CacheCard(name, each) for each in CACHES.decode(shown.view.raw)]
+            reads += [(name, each) for each in READS.decode(shown.view.raw)]
     owners = web_pages.owners(ask.session, sorted({each.job for _, each in reads if 0 < each.job < 2**62}))
     mine = [(name, each) for name, each in reads if owner in (None, owners.get(each.job))]
     return made.show(

@@ -8,7 +8,7 @@ from tidemill.model.identity import Act
 from tidemill.server.core import rights
 from tidemill.server.core.campaign_names import CampaignKey
 from tidemill.server.read import activity, api_pages, web_pages
-from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.read.job_search import Filter, Sort
 from tidemill.server.web import progress
 from tidemill.server.web.files import may_download
 from tidemill.server.web.progress import ProgressCounts, ProgressView

@@ -28,34 +28,34 @@ TRACK = rect(Frame(0, 0, WIDTH, 10), kind="track")
 _ATTEMPT = {"ACTIVE": "main", "SETTLED": "good", "RELEASED": "soft", "LOST": "bad"}
 
 
-def tide(found: TideSeries, title: str) -> Markup:
+def tide(series: TideSeries, title: str) -> Markup:
     """Nodes over time in four layers, with axes."""
-    top = _top(found)
+    top = _top(series)
     ticks = [top * (4 - k) / 4 for k in range(5)]
     up = "".join(f"<span>{each:,.0f}</span>" if each == int(each) else "<span></span>" for each in ticks)
     lines = [f'<path class="grid" d="M0 {25 * k}H{WIDTH}"/>' for k in range(5)]
-    drawn = stretched(WIDTH, 100, [*_layers(found, top, Frame(0, 0, WIDTH, 100)), *lines])
-    axis = _axis(found.start * 60.0, found.step * 60 * len(found.points))
+    drawn = stretched(WIDTH, 100, [*_layers(series, top, Frame(0, 0, WIDTH, 100)), *lines])
+    axis = _axis(series.start * 60.0, series.step * 60 * len(series.points))
     return Markup(
         f'<div class="tide" role="img" aria-label="{escape(title)}"><div class="up" aria-hidden="true">{up}</div>'
         f"{drawn}{axis}</div>"
     )
 
 
-def spark(found: TideSeries, title: str) -> Markup:
+def spark(series: TideSeries, title: str) -> Markup:
     """The tide of a site, small and without axes."""
-    drawn = _layers(found, _top(found), Frame(0, 0, 240, 44))
+    drawn = _layers(series, _top(series), Frame(0, 0, 240, 44))
     return Markup(stretched(240, 44, drawn, title=title, kind="spark"))
 
 
-def _top(found: TideSeries) -> float:
-    return max((sum(point) for point in found.points if point), default=1.0) or 1.0
+def _top(series: TideSeries) -> float:
+    return max((sum(point) for point in series.points if point), default=1.0) or 1.0
 
 
-def _layers(found: TideSeries, top: float, place: Frame) -> Iterator[str]:
-    step = place.wide / max(1, len(found.points))
+def _layers(series: TideSeries, top: float, place: Frame) -> Iterator[str]:
+    step = place.wide / max(1, len(series.points))
     yield rect(place, kind="track")
-    for first, run in _runs(found.points):
+    for first, run in _runs(series.points):
         stretch = Frame(place.left + first * step, place.above, step * len(run), place.high)
         floor = [0.0] * len(run)
         for k, name in enumerate(LAYERS):

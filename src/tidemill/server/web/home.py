@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.server.read import api_pages, web_pages
-from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.read.job_search import Filter, Sort
 from tidemill.server.web import sites
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import CampaignRow, FailureRow, JobRow

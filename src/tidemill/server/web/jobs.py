@@ -16,7 +16,7 @@ from tidemill.server.core import rights
 from tidemill.server.database.store import values
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import activity, api_pages, web_pages
-from tidemill.server.read.listing import Filter, Sort
+from tidemill.server.read.job_search import Filter, Sort
 from tidemill.server.web import files, payloads, progress
 from tidemill.server.web.files import Download
 from tidemill.server.web.progress import ProgressCounts

@@ -115,7 +115,7 @@ def _absent_names() -> set[str]:
 
 def links_of(about: JobDetail | CampaignRow) -> list[PageLink]:
     """What extensions say on the page of a job or campaign. One that fails says nothing, and the log says why."""
-    found = []
+    result = []
     for name, group in groups().items():
         say: Callable[[Any], Any] | None = group.of_job if isinstance(about, JobDetail) else group.of_campaign
         try:
@@ -124,8 +124,8 @@ def links_of(about: JobDetail | CampaignRow) -> list[PageLink]:
             _LOG.warning("page.link_failed", name=name, error=repr(error))
             continue
         if isinstance(link, PageLink):
-            found.append(link)
-    return found
+            result.append(link)
+    return result
 
 
 def _absent(name: str) -> Callable[[PageRequest, Pages], str]:

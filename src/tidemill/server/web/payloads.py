@@ -84,22 +84,22 @@ def valid(times: Sequence[PayloadTime]) -> list[PayloadTime]:
     return [each for each in times if 0 < each.started_us < each.ended_us]
 
 
-def known_until_s(known: Sequence[PayloadTime], *, now_us: int, is_over: bool) -> float:
+def known_until_s(times: Sequence[PayloadTime], *, now_us: int, is_over: bool) -> float:
     """Until when it is known what ran: while it goes on, up to the longest payload ago."""
-    begin = min(each.started_us for each in known) / 1e6
-    last = max(each.ended_us for each in known) / 1e6
+    begin = min(each.started_us for each in times) / 1e6
+    last = max(each.ended_us for each in times) / 1e6
     if is_over:
         return last
-    longest_s = max(each.ended_us - each.started_us for each in known) / 1e6
+    longest_s = max(each.ended_us - each.started_us for each in times) / 1e6
     return max(begin + STEP_S_MIN, min(last, now_us / 1e6 - LATE_S - longest_s))
 
 
 def drawn(
-    known: Sequence[PayloadTime], span: tuple[float, float], asked: AskedLevels, *, until_s: float, steps: int
+    times: Sequence[PayloadTime], span: tuple[float, float], asked: AskedLevels, *, until_s: float, steps: int
 ) -> list[PayloadChart]:
     """The charts of payloads on an axis of `steps` steps, one for each quantity; lines end at `until_s`."""
     step_s = max(STEP_S_MIN, (span[1] - span[0]) / steps)
-    sums = _sums(known, span[0], step_s, max(1, int((until_s - span[0]) / step_s)))
+    sums = _sums(times, span[0], step_s, max(1, int((until_s - span[0]) / step_s)))
     middles = [span[0] + (k + 0.5) * step_s for k in range(len(sums.running))]
     levels = [value for line in asked.lines for _, value in line.points]
 

@@ -55,12 +55,12 @@ class ProgressView(NamedTuple):
     remark: str
 
 
-def view(found: Activity, counts: ProgressCounts, now_us: int) -> ProgressView:
+def view(activity: Activity, counts: ProgressCounts, now_us: int) -> ProgressView:
     """The view; without charts where nothing is known of when."""
     now_s = now_us / 1e6
     is_open = counts.ended_us is None
-    drawn = course([found], bins_max=BINS_MAX, open_at_s=now_s - REPORTED_S if is_open else None)
-    known = counted([found])
+    drawn = course([activity], bins_max=BINS_MAX, open_at_s=now_s - REPORTED_S if is_open else None)
+    known = counted([activity])
     remark = ""
     if drawn is not None and known < counts.done:
         remark = (
@@ -68,17 +68,17 @@ def view(found: Activity, counts: ProgressCounts, now_us: int) -> ProgressView:
             "they were done in a part that ran again."
         )
     return ProgressView(
-        rate=_rate(found, counts, now_s), forecast=_forecast(found, counts, now_s), cpu=_cpu(counts.usage),
+        rate=_rate(activity, counts, now_s), forecast=_forecast(activity, counts, now_s), cpu=_cpu(counts.usage),
         charts=[] if drawn is None or not known else _charts(drawn), remark=remark,
     )  # fmt: skip
 
 
-def _rate(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, str]:
+def _rate(activity: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, str]:
     """Events per second: of the last minutes while the job runs, of the whole time after it."""
     if counts.started_us is None or not counts.done:
         return "-", "no event is done yet"
     if counts.ended_us is None:
-        now = pace(found, now_s - REPORTED_S)
+        now = pace(activity, now_s - REPORTED_S)
         if now is not None:
             return figure_text(now.per_s), f"in the last {coarse_text(now.over_s)}"
     took_s = ((counts.ended_us or int(now_s * 1e6)) - counts.started_us) / 1e6
@@ -87,13 +87,13 @@ def _rate(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, s
     ), "from start to end" if counts.ended_us else "since the start"
 
 
-def _forecast(found: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, str] | None:
+def _forecast(activity: Activity, counts: ProgressCounts, now_s: float) -> tuple[str, str] | None:
     left = counts.events - counts.done - counts.failed
     if counts.ended_us is not None or counts.started_us is None or left <= 0:
         return None
     if counts.is_idle:
         return "not known", "no node is at work for it now"
-    now = pace(found, now_s - REPORTED_S)
+    now = pace(activity, now_s - REPORTED_S)
     per_s = now.per_s if now is not None else counts.done / max(1e-6, now_s - counts.started_us / 1e6)
     if not per_s:
         return "not known", "no event has ended lately"
@@ -107,23 +107,23 @@ def _cpu(usage: PayloadUsage) -> tuple[str, str]:
     return percent_text(share), "of payloads' wall time"
 
 
-def _charts(found: Course) -> list[ProgressChart]:
+def _charts(course: Course) -> list[ProgressChart]:
     total, sums = 0, []
-    for each in found.done:
+    for each in course.done:
         total += each
         sums.append(float(total))
-    every = every_text(found.bin_s)
-    rates = [each / found.bin_s for each in found.done]
-    running = found.busy[: found.busy_until]
+    every = every_text(course.bin_s)
+    rates = [each / course.bin_s for each in course.done]
+    running = course.busy[: course.busy_until]
     charts = [
-        _chart("Events done", "", sums, found, is_count=True),
-        _chart("Events per second", f"Mean over {every}", rates, found),
-        _chart("Payloads running", _until(found, f"Mean over {every}"), running, found),
-        _chart("CPUs kept busy", f"Mean over {every}", found.cpu[: found.busy_until], found),
+        _chart("Events done", "", sums, course, is_count=True),
+        _chart("Events per second", f"Mean over {every}", rates, course),
+        _chart("Payloads running", _until(course, f"Mean over {every}"), running, course),
+        _chart("CPUs kept busy", f"Mean over {every}", course.cpu[: course.busy_until], course),
     ]
-    if any(found.failed):
+    if any(course.failed):
         charts.append(
-            _chart("Failures", f"In {every}", [float(x) for x in found.failed], found, is_count=True)
+            _chart("Failures", f"In {every}", [float(x) for x in course.failed], course, is_count=True)
         )
     return [each for each in charts if each is not None]
 
@@ -133,21 +133,21 @@ def every_text(bin_s: float) -> str:
     return f"{bin_s:g} s" if bin_s < 60 else duration_text(bin_s)
 
 
-def _until(found: Course, about: str) -> str:
-    if found.busy_until == len(found.done):
+def _until(course: Course, about: str) -> str:
+    if course.busy_until == len(course.done):
         return about
     return f"{about}. Payloads that run now are not in it yet: each reports when it ends"
 
 
 def _chart(
-    title: str, about: str, values: Sequence[float], found: Course, *, is_count: bool = False
+    title: str, about: str, values: Sequence[float], course: Course, *, is_count: bool = False
 ) -> ProgressChart | None:
     if not values:
         return None
     highest = max(values)
     top = whole_ceiling(nice_ceiling(highest)) if is_count else nice_ceiling(highest)
     text = (lambda value: count_text(round(value))) if is_count else figure_text
-    place = Frame(0, 0, WIDTH * len(values) / len(found.done), HEIGHT)
+    place = Frame(0, 0, WIDTH * len(values) / len(course.done), HEIGHT)
     grid = [f'<path class="grid" d="M0 {HEIGHT * k // 4}H{WIDTH}"/>' for k in range(5)]
     outline = stepped([0.0] * len(values), values, place=place, top=top)
     edge = steps(values, place=place, top=top)
@@ -156,6 +156,6 @@ def _chart(
         WIDTH, HEIGHT, [*grid, f'<path class="area" d="{outline}"/><path class="edge" d="{edge}"/>'], title=label,
         kind="lines",
     )  # fmt: skip
-    span_s = found.end_s - found.start_s
-    marks = [*clock_marks(found.start_s, span_s)[:4], clock_text(found.end_s, span_s)]
+    span_s = course.end_s - course.start_s
+    marks = [*clock_marks(course.start_s, span_s)[:4], clock_text(course.end_s, span_s)]
     return ProgressChart(title, about, Markup(drawn), text(top), text(values[-1]), marks)

@@ -49,23 +49,23 @@ class WaitRow(NamedTuple):
     share: float
 
 
-def wait_rows(found: Sequence[RegularWaits]) -> list[WaitRow]:
+def wait_rows(waits: Sequence[RegularWaits]) -> list[WaitRow]:
     """The classes of size, then those of length, each over the other; without jobs none."""
     rows = []
     for size in SIZES:
-        rows.append(_wait_row(size_text(size), [each for each in found if each.size == size]))
+        rows.append(_wait_row(size_text(size), [each for each in waits if each.size == size]))
     for length in LENGTHS:
         name = f"asked for {length_text(*length_bounds(length))}"
-        rows.append(_wait_row(name, [each for each in found if each.length == length]))
+        rows.append(_wait_row(name, [each for each in waits if each.length == length]))
     return [row for row in rows if row.jobs]
 
 
-def _wait_row(name: str, found: Sequence[RegularWaits]) -> WaitRow:
-    jobs = sum(each.jobs for each in found)
-    wait_s, share_s = sum(each.wait_s for each in found), sum(each.share_s for each in found)
+def _wait_row(name: str, waits: Sequence[RegularWaits]) -> WaitRow:
+    jobs = sum(each.jobs for each in waits)
+    wait_s, share_s = sum(each.wait_s for each in waits), sum(each.share_s for each in waits)
     number = max(1, jobs)
     part = share_s / wait_s if wait_s > 0 else 0.0
-    return WaitRow(name, jobs, sum(each.delayed for each in found), wait_s / number, share_s / number, part)
+    return WaitRow(name, jobs, sum(each.delayed for each in waits), wait_s / number, share_s / number, part)
 
 
 def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[SiteCard]:
@@ -120,7 +120,7 @@ def site(ask: PageRequest, made: Pages) -> str:
         allocations = page.rows
     return made.show(
         ask, "site.html", site=card, row=card.row, view=card.view, span=span, spans=SPAN_ORDER,
-        sees=sees, allocations=allocations, waits=wait_rows(WAITS.of(card.view.raw)), can_drain=ask.may(Act.DRAIN),
+        sees=sees, allocations=allocations, waits=wait_rows(WAITS.decode(card.view.raw)), can_drain=ask.may(Act.DRAIN),
         after=web_pages.reached(ask.session),
     )  # fmt: skip
 
@@ -165,9 +165,9 @@ def nodes(ask: PageRequest, made: Pages) -> str:
     total = 0
     for name, more in sorted(web_pages.running(ask.session).items()):
         if own in (None, name) and ask.query.text("site") in (None, name):
-            bad = BAD_NODES.of(more.view.raw)
+            bad = BAD_NODES.decode(more.view.raw)
             rows += [(name, each) for each in bad]
-            total += max(BAD_NODES_TOTAL.of(more.view.raw), len(bad))
+            total += max(BAD_NODES_TOTAL.decode(more.view.raw), len(bad))
     rows.sort(key=lambda each: -each[1].since_us)
     size, page = ask.query.size(), ask.query.number("page") or 0
     begin = page * size
@@ -183,10 +183,10 @@ def transfers(ask: PageRequest, made: Pages) -> str:
     moving: list[tuple[str, int, TransferView]] = []
     more = 0
     for name, shown in sorted(web_pages.running(ask.session).items()):
-        of_site = TRANSFERS.of(shown.view.raw)
+        of_site = TRANSFERS.decode(shown.view.raw)
         moving += [(name, shown.seen_us, each) for each in of_site]
         if owner is None:  # the view does not name the owners of the others
-            more += max(0, TRANSFERS_TOTAL.of(shown.view.raw) - len(of_site))
+            more += max(0, TRANSFERS_TOTAL.decode(shown.view.raw) - len(of_site))
     owners = web_pages.owners(
         ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62})
     )

@@ -42,14 +42,14 @@ def site_of(path: Path) -> SiteConfig | None:
 def runtime_of(container: Container, site: SiteConfig) -> ContainerRuntime:
     """The site's program for it. Raises ConfigError where the site allows none."""
     name = container.runtime.value
-    found = site.containers.get(name)
-    if found is None:
+    result = site.containers.get(name)
+    if result is None:
         allowed = ", ".join(sorted(site.containers)) or "none"
         raise ConfigError(
             f"this site does not allow container runtime `{name}`; it allows: {allowed}",
             hint=f'the site\'s staff may: in site.toml, [containers.{name}], command = ["/usr/bin/..."]',
         )
-    return found
+    return result
 
 
 def check_contained(

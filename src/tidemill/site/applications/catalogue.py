@@ -110,7 +110,7 @@ def load_application(
         files = _files(path, app, digests)
         digest = files[app.executable]
     else:
-        files, digest = container_files(path, app, digests.of)
+        files, digest = container_files(path, app, digests.digest)
     return Approved(
         app=app, templates=templates, files=files, images=images, store=store, digest=digest, inputs=inputs
     )
@@ -191,7 +191,7 @@ def _images(path: Path, app: Application, digests: Digests, store: Path) -> list
     site = path.absolute().parent.parent
     try:
         return resolve_images(
-            app.images, store, digests.of, site=site if (site / "site.toml").is_file() else None
+            app.images, store, digests.digest, site=site if (site / "site.toml").is_file() else None
         )
     except TidemillError as error:
         if is_transient(error):
@@ -232,7 +232,7 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
             raise ConfigError(f"{path}: `{key}` is `{file}`, expected an absolute path")
         check_digest(path, key, wanted)
         try:
-            found = digests.of(file)
+            found = digests.digest(file)
         except SiteError as error:
             if error.transient:
                 raise
@@ -309,7 +309,7 @@ class Applications:
                 self.pending.add(name)
                 _log.warning("application.unread", file=name, reason=error.message, hint=error.hint)
                 return
-            self.problems[name] = _said(error)
+            self.problems[name] = _error_text(error)
             self._named[name] = _name_in(path)
             _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
 
@@ -363,15 +363,15 @@ class Applications:
         try:
             _check(approved, self._file(name), self.digests)
         except UnfitError as error:
-            self._changed[name] = _said(error)
+            self._changed[name] = _error_text(error)
             raise
         self._changed.pop(name, None)
         return approved
 
-    def look(self) -> Look:
+    def comparison(self) -> FilesComparison:
         """All applications as they are approved now, to be compared with their files in another thread."""
         files = self._directory.absolute()
-        return Look(
+        return FilesComparison(
             [
                 (approved, files / file)
                 for file, approved in self._by_file.items()
@@ -380,10 +380,10 @@ class Applications:
             self.digests.copy(),
         )
 
-    def take(self, look: Look) -> None:
+    def apply_comparison(self, comparison: FilesComparison) -> None:
         """What a comparison has found, for `refused`; of applications that were read again since it says nothing."""
-        self.digests.learn(look.digests)
-        for approved, why in look.found:
+        self.digests.learn(comparison.digests)
+        for approved, why in comparison.results:
             name = approved.app.name
             if self.by_name.get(name) is approved:
                 self._changed.pop(name, None)
@@ -414,14 +414,14 @@ class Applications:
 
     def approved_files(self, approved: Approved) -> list[ApprovedFile]:
         """What a slot compares before every start, as the files were when `get` last read them."""
-        found = []
+        result = []
         for path, digest in approved.files.items():
             size, mtime_ns, ctime_ns, _ = self.digests.mark(path)
             sha256 = digest.removeprefix("sha256:")
-            found.append(
+            result.append(
                 ApprovedFile(path=path, sha256=sha256, bytes=size, mtime_ns=mtime_ns, ctime_ns=ctime_ns)
             )
-        return found
+        return result
 
     def offers(self, event_s: dict[str, float]) -> list[AppOffer]:
         """The applications as they are offered to the server."""
@@ -440,7 +440,7 @@ class Applications:
                 nodes_max=each.app.nodes_max,
                 ranks_max=each.app.ranks_max,
                 images=[f"{image.use.name}@sha256:{image.use.file.sha256}" for image in each.images],
-                container="" if each.app.container is None else _told(each.app.container),
+                container="" if each.app.container is None else _container_text(each.app.container),
                 setup=each.app.setup,
                 inputs=each.inputs,
             )
@@ -448,7 +448,7 @@ class Applications:
         ]
 
 
-class Look:
+class FilesComparison:
     """A comparison of the files of all applications with what was approved: one look-up for each file, and files that
     changed are read. It may hang with a file system. `found`: those that were compared, and why jobs of them are
     refused."""
@@ -456,16 +456,16 @@ class Look:
     def __init__(self, approved: list[tuple[Approved, Path]], digests: Digests) -> None:
         self._approved = approved
         self.digests = digests
-        self.found: list[tuple[Approved, str | None]] = []
+        self.results: list[tuple[Approved, str | None]] = []
 
     def compare(self) -> None:
         """Raises nothing that a file may be the reason of: what cannot be read just now is left out."""
         for approved, file in self._approved:
             try:
                 _check(approved, file, self.digests)
-                self.found.append((approved, None))
+                self.results.append((approved, None))
             except UnfitError as error:
-                self.found.append((approved, _said(error)))
+                self.results.append((approved, _error_text(error)))
             except TidemillError:
                 continue
 
@@ -476,7 +476,7 @@ def _check(approved: Approved, file: Path, digests: Digests) -> None:
     name = approved.app.name
     for path, wanted in approved.files.items():
         try:
-            found = digests.of(path)
+            found = digests.digest(path)
         except SiteError as error:
             if error.transient:
                 raise
@@ -496,7 +496,7 @@ def _check(approved: Approved, file: Path, digests: Digests) -> None:
             )
 
 
-def _said(error: TidemillError) -> str:
+def _error_text(error: TidemillError) -> str:
     return error.message + (f" ({error.hint})" if error.hint else "")
 
 
@@ -508,7 +508,7 @@ def _name_in(path: Path) -> str:
         return ""
 
 
-def _told(container: Container) -> str:
+def _container_text(container: Container) -> str:
     return f"{container.runtime.value}: {container.image}"
 
 

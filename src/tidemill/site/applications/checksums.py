@@ -67,7 +67,7 @@ class Digests:
 
     def __init__(self, *, beside: bool = False) -> None:
         self._known: dict[str, tuple[Mark, str]] = {}
-        self._told: dict[str, tuple[Mark, str]] = {}
+        self._answers: dict[str, tuple[Mark, str]] = {}
         self._copied: tuple[dict[str, tuple[Mark, str]], dict[str, tuple[Mark, str]]] = ({}, {})
         self._is_told = True
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digests") if beside else None
@@ -79,32 +79,32 @@ class Digests:
         """Whether a file is being read, or was, and its digest was not asked for since."""
         return bool(self._under_way)
 
-    def of(self, path: str) -> str:
+    def digest(self, path: str) -> str:
         """`sha256:...` of a file. Raises SiteError; PendingError while a thread reads it."""
         return self._remembered(self._known, path, lambda mark: self._read(path, mark))
 
     def mark(self, path: str) -> Mark:
-        """The mark of the file whose digest `of` returned last; zeros where it returned none."""
+        """The mark of the file whose digest `digest` returned last; zeros where it returned none."""
         known = self._known.get(path)
         return (0, 0, 0, 0) if known is None else known[0]
 
-    def told(self, path: str, read: Callable[[], str]) -> str:
+    def cached(self, path: str, read: Callable[[], str]) -> str:
         """What `read` says of a small file, asked again when the file looks different. Raises SiteError, and what
         `read` raises."""
-        return self._remembered(self._told, path, lambda _: read())
+        return self._remembered(self._answers, path, lambda _: read())
 
     def copy(self) -> Digests:
         """What is known now, for another thread: it reads files itself, also large ones, until `close` of this one."""
         made = Digests()
-        made._known, made._told, made._is_closed = dict(self._known), dict(self._told), self._is_closed
-        made._copied = self._known.copy(), self._told.copy()
+        made._known, made._answers, made._is_closed = dict(self._known), dict(self._answers), self._is_closed
+        made._copied = self._known.copy(), self._answers.copy()
         return made
 
     def learn(self, copy: Digests) -> None:
         """Take what the thread with the copy has read, except of files that are or were read here since."""
         for mine, before, found in (
             (self._known, copy._copied[0], copy._known),
-            (self._told, copy._copied[1], copy._told),
+            (self._answers, copy._copied[1], copy._answers),
         ):
             for path, read in found.items():
                 is_same = mine.get(path) == before.get(path) and path not in self._under_way
@@ -144,9 +144,9 @@ class Digests:
 
     def _read(self, path: str, mark: Mark) -> str:
         """Raises OSError, PendingError."""
-        found = self._read_beside(path, mark)
+        result = self._read_beside(path, mark)
         self._is_told = False
-        return found
+        return result
 
     def _read_beside(self, path: str, mark: Mark) -> str:
         if self._thread is None or (mark[0] <= INLINE_BYTES_MAX and path not in self._under_way):

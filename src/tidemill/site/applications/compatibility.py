@@ -159,12 +159,12 @@ def table() -> str:
     """All cells as Markdown: `yes` or `no`, with the numbers of the notes below, which say how and why."""
     notes: list[str] = []
 
-    def shown(found: Cell) -> str:
-        if not found.why:
+    def shown(cell: Cell) -> str:
+        if not cell.why:
             return "yes"
-        if found.why not in notes:
-            notes.append(found.why)
-        return f"{'no' if found.state == 'refused' else 'yes'} ({notes.index(found.why) + 1})"
+        if cell.why not in notes:
+            notes.append(cell.why)
+        return f"{'no' if cell.state == 'refused' else 'yes'} ({notes.index(cell.why) + 1})"
 
     lines = ["| | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 1) + "|"]
     lines += [

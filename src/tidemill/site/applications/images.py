@@ -42,16 +42,16 @@ def resolve_images(
     area may hold. Raises ConfigError, SiteError."""
     if len(named) > IMAGES_MAX:
         raise ConfigError(f"{len(named)} images are more than {IMAGES_MAX}")
-    found = [_approved(text, store) for text in named]
-    for number, image in enumerate(found):
+    result = [_approved(text, store) for text in named]
+    for number, image in enumerate(result):
         check_areas(image.use.areas)
         why = why_not_beside(image.use.areas, str(site)) if site is not None else None
         if why is not None:
             raise ConfigError(f"image `{image.named}`: {why}", hint="build it of narrower areas: --area")
-        for other in found[:number]:
+        for other in result[:number]:
             _refuse_overlap(image, other)
         check_bytes(image, digest_of)
-    return found
+    return result
 
 
 def _approved(named: str, store: Path) -> ApprovedImage:
@@ -92,8 +92,8 @@ def why_changed(image: ApprovedImage, store: Path, digests: Digests) -> str | No
     """Why an image differs from what it was when the application was read; None = it does not. Raises SiteError if
     the image cannot be checked now."""
     try:
-        found = digests.told(image.recipe, lambda: resolve(image.named, store)[1].file.sha256)
-        check_bytes(image, digests.of)
+        found = digests.cached(image.recipe, lambda: resolve(image.named, store)[1].file.sha256)
+        check_bytes(image, digests.digest)
     except TidemillError as error:
         if is_transient(error):
             raise

@@ -23,7 +23,7 @@ class JobReads:
     def __init__(self) -> None:
         self._jobs: dict[int, dict[tuple[str, int], ReadView]] = {}
 
-    def take(self, job: int, app: str, reads: Iterable[RemoteReads]) -> None:
+    def add(self, job: int, app: str, reads: Iterable[RemoteReads]) -> None:
         """A payload of this job has read this."""
         places = self._jobs.pop(job, {})
         for each in reads:

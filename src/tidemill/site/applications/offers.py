@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Future
 
 from tidemill import clock
-from tidemill.site.applications.catalogue import Applications, Look
+from tidemill.site.applications.catalogue import Applications, FilesComparison
 from tidemill.site.applications.checksums import RECORD
 from tidemill.site.applications.profiles import Profiles
 from tidemill.site.applications.programs import NodeShape, Preparer
@@ -15,11 +15,11 @@ from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.api import AppOffer
 
 REFRESH_S = 2.0
-LOOK_S = 30.0
+COMPARE_S = 30.0
 """Pause between two look-ups of the files of all programs: people see which ones changed before a job meets them."""
 
 
-class LookThread:
+class ComparisonThread:
     """Compares the files of all applications with what was approved, also of those that no job asks for.
 
     One comparison at a time, in a thread that the agent does not wait for, not even at its end: a file system that
@@ -28,33 +28,36 @@ class LookThread:
 
     def __init__(self, applications: Applications, pause_s: float) -> None:
         self._applications = applications
-        self._under_way: Future[Look] | None = None
+        self._under_way: Future[FilesComparison] | None = None
         self._pause_s, self._next_s = pause_s, 0.0
 
     def step(self, now_s: float) -> None:
         """Take what a comparison has found, and begin the next one when it is time."""
         if self._under_way is not None and self._under_way.done():
             done, self._under_way = self._under_way, None
-            self._applications.take(done.result())
+            self._applications.apply_comparison(done.result())
         if self._under_way is None and now_s >= self._next_s:
             self._next_s = now_s + self._pause_s
             self._under_way = Future()
             threading.Thread(
-                target=_compare, args=(self._applications.look(), self._under_way), name="look", daemon=True
+                target=_compare,
+                args=(self._applications.comparison(), self._under_way),
+                name="comparison",
+                daemon=True,
             ).start()
 
 
-def _compare(look: Look, done: Future[Look]) -> None:
+def _compare(comparison: FilesComparison, done: Future[FilesComparison]) -> None:
     try:
-        look.compare()
-        done.set_result(look)
+        comparison.compare()
+        done.set_result(comparison)
     except Exception as error:  # noqa: BLE001 -- a bug: raised where the result is taken, as of any pool
         done.set_exception(error)
 
 
 class Offers:
     """Approved applications, profiles of their starts, and `preparer`, which makes programs of jobs for nodes of
-    `shape`. `refresh_s`: pause between two reads of changed application files; `look_s`: as LOOK_S."""
+    `shape`. `refresh_s`: pause between two reads of changed application files; `compare_s`: as COMPARE_S."""
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Offers:
         denials: Denials,
         *,
         refresh_s: float = REFRESH_S,
-        look_s: float = LOOK_S,
+        compare_s: float = COMPARE_S,
     ) -> None:
         self._site = site
         self.applications = Applications(site.directory / "apps", site=site.config, beside=True)
@@ -75,7 +78,7 @@ class Offers:
         )
         self._is_sent = False
         self._refresh_s, self._next_refresh_s = refresh_s, 0.0
-        self._look = LookThread(self.applications, look_s)
+        self._comparison = ComparisonThread(self.applications, compare_s)
 
     def step(self) -> None:
         """Read changed applications and new profiles when it is time."""
@@ -84,12 +87,12 @@ class Offers:
             self._next_refresh_s = now_s + self._refresh_s
             if self.applications.refresh() or self.profiles.take_news():
                 self._is_sent = False
-            self._look.step(now_s)
+            self._comparison.step(now_s)
             self.applications.digests.write_known(self._site.directory / RECORD)
         if self.profiles.step(self._site.pools.profiles):
             self._is_sent = False
 
-    def take(self, *, again: bool) -> list[AppOffer] | None:
+    def next_offers(self, *, again: bool) -> list[AppOffer] | None:
         """The offers for the next sync; None = the server has them. `again`: it may not have received the last ones."""
         if self._is_sent and not again:
             return None

@@ -74,12 +74,12 @@ def _filled(plain: str, values: dict[str, str]) -> tuple[str, bool]:
     nothing."""
     fields = values.get("line", "").rstrip("\r").split("\t")
 
-    def value(found: re.Match[str]) -> str:
-        column = _COLUMN.fullmatch(found[1])
+    def value(match: re.Match[str]) -> str:
+        column = _COLUMN.fullmatch(match[1])
         if column is not None:
             number = int(column[1])
             return _cut(fields[number], VALUE_BYTES_MAX) if number < len(fields) else ""
-        return _cut(values.get(found[1], "").rstrip("\r"), VALUE_BYTES_MAX)
+        return _cut(values.get(match[1], "").rstrip("\r"), VALUE_BYTES_MAX)
 
     name = _UNFIT.sub("-", _PLACE.sub(value, plain))
     cut = _cut(name, NAME_BYTES_MAX)

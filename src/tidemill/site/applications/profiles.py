@@ -46,9 +46,9 @@ PATHS_MAX = 100_000
 VERSIONS_MAX = 500
 """Versions whose profiles are kept, those that changed last."""
 
-LOOK_S = 5.0
+SEARCH_S = 5.0
 PILOTS_PER_LOOK = 8
-"""Pilots whose indices are read in turn every LOOK_S, without a note: less than two operations a second."""
+"""Pilots whose indices are read in turn every SEARCH_S, without a note: less than two operations a second."""
 
 ACTIVE_MAX = 10_000
 NOTED_LOOKS_MAX = 24
@@ -187,7 +187,7 @@ class Profiles:
 
     # ---- the search in bundles ----
 
-    def heard(self, fleet: str, records: Iterable[Record]) -> None:
+    def on_records(self, fleet: str, records: Iterable[Record]) -> None:
         """A pilot that notes a trace has a profile in its bundle; one that did something may have."""
         for record in records:
             if type(record) is Noted and record.topic == "trace":
@@ -200,10 +200,10 @@ class Profiles:
 
     def step(self, executor: Executor) -> bool:
         """Search for profiles when it is due; whether a cost became known or has changed."""
-        changed = self._take()
+        changed = self._apply_search()
         is_due = self._under_way is None and clock.monotonic_s() >= self._next_s
         if is_due and (self._noted or self._active):
-            self._next_s = clock.monotonic_s() + LOOK_S
+            self._next_s = clock.monotonic_s() + SEARCH_S
             turn = [pilot for pilot, _ in zip(self._active, range(PILOTS_PER_LOOK), strict=False)]
             for pilot in turn:
                 del self._active[pilot]
@@ -216,7 +216,7 @@ class Profiles:
             self._refused.add(record.program)
             _log.warning("payload.not_traced", pilot=record.p, program=record.program, reason=record.message)
 
-    def _take(self) -> bool:
+    def _apply_search(self) -> bool:
         if self._under_way is None or not self._under_way.done():
             return False
         done, self._under_way = self._under_way, None
@@ -239,7 +239,7 @@ class Profiles:
                 changed = True
                 _log.info("profile.known", app=key.app, version=key.version, runs=cost.runs, ops=cost.ops)
         for entry, app, reads, missed in found.reads:
-            self.reads.take(entry.job, app, reads)
+            self.reads.add(entry.job, app, reads)
             if self.has_read is not None and not missed:
                 self.has_read(entry, sum(each.bytes for each in reads))
         return changed

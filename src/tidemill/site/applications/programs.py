@@ -41,7 +41,7 @@ from tidemill.site.applications.profiles import Profiles, with_costs
 from tidemill.site.applications.setup_lines import setup_of
 from tidemill.site.applications.templates import INPUTS, MANY_EVENTS, Template, doubled
 from tidemill.site.staff.denials import Denials
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, NamedPaths, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
@@ -126,9 +126,11 @@ class Preparer:
             f"for, an allocation has {memory_mb} MB on a node here"
         )
 
-    def check_owner(self, job: s.SiteJob) -> None:
+    def check_owner(self, job: site_state.SiteJob) -> None:
         """Raises JobError for a submitter whom the site's staff deny."""
-        why = None if self._denials is None or job.id >= s.STEP_BASE else self._denials.why(job.owner)
+        why = (
+            None if self._denials is None or job.id >= site_state.STEP_BASE else self._denials.why(job.owner)
+        )
         if why is not None:
             raise UnfitError(why)
 
@@ -168,7 +170,7 @@ class Preparer:
         self._next_program += 1
         return program
 
-    def job(self, job: s.SiteJob, program: Program, inputs: list[InputDef]) -> JobDef:
+    def job(self, job: site_state.SiteJob, program: Program, inputs: list[InputDef]) -> JobDef:
         """The job's definition for a fleet. Raises JobError (class `dispatch`)."""
         spec = job.spec
         if spec.app is None:
@@ -297,18 +299,18 @@ class Preparer:
         return known
 
     def _make(self, spec: JobSpec, approved: Approved, measured_s: float | None) -> Program:
-        app, asked = approved.app, spec.resources
-        cores = _first(asked.cores, app.resources.cores, DEFAULT_CORES)
+        app, resources = approved.app, spec.resources
+        cores = _first(resources.cores, app.resources.cores, DEFAULT_CORES)
         images = [image.use for image in approved.images]
         memory_mb, scratch_mb = slot_memory(
-            _given(asked.memory_mb, app.resources.memory_mb),
-            _given(asked.scratch_mb, app.resources.scratch_mb),
+            _given(resources.memory_mb, app.resources.memory_mb),
+            _given(resources.scratch_mb, app.resources.scratch_mb),
             share_mb=self._memory_share(cores, images),
         )
-        devices = merged(asked.devices, app.resources.devices)
+        devices = merged(resources.devices, app.resources.devices)
         self._check_fits(cores, devices)
-        timeout_s = asked.timeout_s or app.resources.timeout_s
-        event_s = _first(asked.event_s, measured_s, app.resources.event_s, DEFAULT_EVENT_S)
+        timeout_s = resources.timeout_s or app.resources.timeout_s
+        event_s = _first(resources.event_s, measured_s, app.resources.event_s, DEFAULT_EVENT_S)
         env, python_first = self._environment(app, adhoc=spec.app is None)
         program = Program(
             program=self._next_program,
@@ -354,7 +356,7 @@ class Preparer:
         if self._profiles is not None and spec.app is not None:
             program = self._profiles.outfit(program, self._trace_every(app))
         program = with_costs(program, self._config, app)
-        width = asked.width
+        width = resources.width
         if width is not None:
             return self._widen(program, spec, approved, width)
         self._check_memory(program)

@@ -55,7 +55,7 @@ def program_files(path: Path) -> tuple[Application, list[ProgramFile]]:
             check_digest(path, key, approved)
             if not file.startswith("/"):
                 raise ConfigError(f"{path}: `{file}` is not an absolute path")
-            found.append(ProgramFile(key, file, approved, digests.of(file)))
+            found.append(ProgramFile(key, file, approved, digests.digest(file)))
     return app, found
 
 

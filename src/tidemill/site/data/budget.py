@@ -360,7 +360,7 @@ class StageBudget:
             self.waiting[job] = need._replace(room=room.at_most(self.limit))
         return self.release(job)
 
-    def keep(self, job: int, key: str, room: StageRoom) -> None:
+    def count_existing(self, job: int, key: str, room: StageRoom) -> None:
         """Count what is on disk already."""
         self.reserved[key] = Reserved(room, {job}, is_written=True)
 

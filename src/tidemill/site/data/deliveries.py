@@ -22,7 +22,7 @@ from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.outputs import BrokenMerge, DamagedError, Deliverer, OutputDelivery, check_complete
 from tidemill.site.data.placed.arrivals import Arrivals, Coming
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.served_site import ServedSite
 from tidemill.transfer.contract import TransferError
 from tidemill.wire.api import OutputRow
@@ -46,7 +46,7 @@ class _Asked(NamedTuple):
     """What is to be delivered of a job, and its destinations, which a retry may have changed."""
 
     done: str
-    terms: s.DeliveryTerms
+    terms: site_state.DeliveryTerms
     output_dir: str | None = None
     urls: tuple[str | None, ...] = ()
 
@@ -135,7 +135,7 @@ class Deliveries:
         if done is None:
             return None
         if job is None:
-            return _Asked(done, s.DeliveryTerms())
+            return _Asked(done, site_state.DeliveryTerms())
         urls = tuple(each.url for each in job.spec.outputs or ())
         return _Asked(done, job.terms, job.spec.output_dir, urls)
 
@@ -159,7 +159,7 @@ class Deliveries:
                 over.append(job_id)
                 del self._stops[job_id]
         if over:
-            self._log.apply(s.LetGo(jobs=over))
+            self._log.apply(site_state.LetGo(jobs=over))
         return bool(over)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class Deliveries:
         return 1
 
     def _delivery(
-        self, job: s.SiteJob, outputs: list[Output], merged: dict[str, tuple[str, OutputRef]]
+        self, job: site_state.SiteJob, outputs: list[Output], merged: dict[str, tuple[str, OutputRef]]
     ) -> OutputDelivery:
         done, terms = IntervalSet.parse(self._log.pool.state.deliveries[job.id]), job.terms
         parts = [part for part in job.parts if done.touches(part.first, part.first + part.count)]
@@ -268,20 +268,22 @@ class Deliveries:
             number=terms.delivery,
         )
 
-    def _broken_merge(self, job: s.SiteJob, outputs: list[Output]) -> BrokenMerge | None:
+    def _broken_merge(self, job: site_state.SiteJob, outputs: list[Output]) -> BrokenMerge | None:
         """The merge step that has failed; None = none has."""
-        for index, output in enumerate(outputs[: s.STEPS_MAX]):
+        for index, output in enumerate(outputs[: site_state.STEPS_MAX]):
             evidence = self._log.pool.state.step_evidence.get(_step_id(job, index))
             if evidence is not None and job.terms.merge:
                 text = f"merging output `{output.name}` by `{output.merge}` failed: {evidence.message}"
                 return BrokenMerge(output.name, text)
         return None
 
-    def _merged(self, job: s.SiteJob, outputs: list[Output]) -> dict[str, tuple[str, OutputRef]] | None:
+    def _merged(
+        self, job: site_state.SiteJob, outputs: list[Output]
+    ) -> dict[str, tuple[str, OutputRef]] | None:
         """What the merge steps have made; None while one runs. Adds the steps that are missing."""
         merged: dict[str, tuple[str, OutputRef]] = {}
         is_waiting = False
-        for index, output in enumerate(outputs[: s.STEPS_MAX]):
+        for index, output in enumerate(outputs[: site_state.STEPS_MAX]):
             if output.kind is not OutputKind.MERGE or not any(_has(part, output.name) for part in job.parts):
                 continue
             step_id = _step_id(job, index)
@@ -302,9 +304,9 @@ class Deliveries:
                 merged[output.name] = (part.fleet, ref)
         return None if is_waiting else merged
 
-    def _add_step(self, job: s.SiteJob, step_id: int, output: Output) -> None:
+    def _add_step(self, job: site_state.SiteJob, step_id: int, output: Output) -> None:
         spec = JobSpec(app=output.merge, name=f"merge-{output.name}", events=1, retries=job.spec.retries)
-        self._log.apply(s.StepAdded(job=step_id, campaign=job.campaign, spec=spec))
+        self._log.apply(site_state.StepAdded(job=step_id, campaign=job.campaign, spec=spec))
         _log.info("merge.started", job=job.id, output=output.name, app=output.merge)
 
     def _finish(self, job_id: int, attempt: _Try) -> None:
@@ -327,7 +329,7 @@ class Deliveries:
             self._fail(job_id, error.message + (f" ({error.hint})" if error.hint else ""), known)
         else:
             self._log.apply(
-                s.OutputsDelivered(
+                site_state.OutputsDelivered(
                     job=job_id, outputs=outputs, evidence=None, done=attempt.asked.done, held=attempt.held
                 )
             )
@@ -342,17 +344,19 @@ class Deliveries:
             self._fail(job_id, error.message)
             return
         _log.warning("output.lost", job=job_id, first=error.first, count=error.count, reason=error.message)
-        self._log.apply(s.Damaged(job=job_id, first=error.first, count=error.count, reason=error.message))
+        self._log.apply(
+            site_state.Damaged(job=job_id, first=error.first, count=error.count, reason=error.message)
+        )
 
     def _lose(self, job_id: int, message: str, lost: str) -> None:
         _log.warning("output.lost", job=job_id, events=lost, reason=message)
         evidence = Evidence(failure=FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
-        self._log.apply(s.OutputsDelivered(job=job_id, outputs=[], evidence=evidence, lost=lost))
+        self._log.apply(site_state.OutputsDelivered(job=job_id, outputs=[], evidence=evidence, lost=lost))
 
     def _fail(self, job_id: int, message: str, failure: FailureClass | None = None) -> None:
         _log.error("delivery.failed", job=job_id, reason=message)
         evidence = Evidence(failure=failure or FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
-        self._log.apply(s.OutputsDelivered(job=job_id, outputs=[], evidence=evidence))
+        self._log.apply(site_state.OutputsDelivered(job=job_id, outputs=[], evidence=evidence))
 
 
 def quiet_s(config: SiteConfig) -> float:
@@ -361,9 +365,9 @@ def quiet_s(config: SiteConfig) -> float:
     return QUIET_S + (0.0 if config.harvest.has_lead else 2 * constants.TOP_UP_S)
 
 
-def _step_id(job: s.SiteJob, output: int) -> int:
-    return s.STEP_BASE + job.id * s.STEPS_MAX + output
+def _step_id(job: site_state.SiteJob, output: int) -> int:
+    return site_state.STEP_BASE + job.id * site_state.STEPS_MAX + output
 
 
-def _has(part: s.KeptPart, output: str) -> bool:
+def _has(part: site_state.KeptPart, output: str) -> bool:
     return any(ref.name == output for ref in part.outputs)

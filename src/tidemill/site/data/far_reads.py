@@ -59,7 +59,7 @@ class CacheShares:
         self._contents: dict[str, CacheContents | None] = {}
         self._next_s: dict[str, float] = {}
 
-    def of(self, cache: str, url: str) -> HeldShare | None:
+    def share(self, cache: str, url: str) -> HeldShare | None:
         """How much the cache holds of the dataset of the file at an origin's URL; None = not known."""
         directory = self._directories.get(cache)
         if directory is None:
@@ -99,13 +99,13 @@ class FarReads:
 
     def attributed(self, records: Sequence[Record]) -> dict[int, FarTrouble]:
         """What is known of the ways by which the failed ones of these records read, by their place in the list."""
-        found = {}
+        result = {}
         for at, record in enumerate(records):
             if type(record) is Failed and _may_be_of_reads(record.failure):
                 trouble = self._of(record)
                 if trouble is not None:
-                    found[at] = trouble
-        return found
+                    result[at] = trouble
+        return result
 
     def noted(self, cache: str, since_us: int, until_us: int | None) -> str:
         """What a cache noted of itself in that time (None = until now), in sentences; empty = nothing, or the site

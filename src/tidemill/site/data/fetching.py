@@ -179,7 +179,7 @@ class StageContents:
         Raises SiteError for a file that cannot be had."""
         url, sha256 = wanted.url, wanted.sha256
         if not is_remote(url):
-            source = FileTransfer(wanted.roots, size_max=self._config.stage_file_bytes_max).look(url)
+            source = FileTransfer(wanted.roots, size_max=self._config.stage_file_bytes_max).stat(url)
             key = order_id(Direction.IN, source.path, source.version, sha256)
             if not self._is_compared(source.path, sha256, awaits):
                 return None
@@ -359,7 +359,7 @@ class StageContents:
                 return self._inspected(key, wanted, outcome)
             self._askers.wait(look.id, job)
         if is_new:
-            self._want(look)
+            self._submit(look)
         awaits.append(look.id)
         return None
 
@@ -404,7 +404,7 @@ class StageContents:
                     []
                 )  # it has grown since room was reserved for it: that is asked for again
         if is_new:
-            self._want(get)
+            self._submit(get)
         awaits.append(key)
         return None
 
@@ -443,7 +443,7 @@ class StageContents:
             raise SiteError(
                 f"failed to stage `{order.url}`: this site moves no remote files", transient=False
             )
-        outcome = self._moving.take(order.id)
+        outcome = self._moving.pop_outcome(order.id)
         if outcome is not None:
             self._ordered.pop(order.id, None)
             return outcome, False
@@ -451,10 +451,10 @@ class StageContents:
         self._ordered[order.id] = clock.monotonic_s()
         return None, is_new
 
-    def _want(self, order: MoveOrder) -> None:
+    def _submit(self, order: MoveOrder) -> None:
         assert self._moving is not None
         try:
-            self._moving.want(order)
+            self._moving.submit(order)
         except TidemillError:
             with self.lock:
                 self._ordered.pop(order.id, None)

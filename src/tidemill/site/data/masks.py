@@ -72,14 +72,14 @@ def _secrets_of_cache(directory: Path) -> list[Path]:
         tables = parse_toml((directory / CACHE_TOML).read_text(encoding="utf-8"))
     except (OSError, *UNDECODABLE):
         return []
-    found = []
+    result = []
     for table, key in _CACHE_SECRETS:
         inner = tables.get(table)
         named = inner.get(key) if isinstance(inner, dict) else None
         if isinstance(named, str) and named and "\0" not in named:
             with suppress(RuntimeError):  # `~name` of a user whom this machine does not know
-                found.append((directory / Path(named).expanduser()).absolute())
-    return found
+                result.append((directory / Path(named).expanduser()).absolute())
+    return result
 
 
 def _state(site_dir: Path, config: SiteConfig) -> list[Path]:

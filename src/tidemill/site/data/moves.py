@@ -126,10 +126,10 @@ class MovesPendingError(PendingError):
 class Moves(Protocol):
     """Where moves are made."""
 
-    def want(self, order: MoveOrder) -> None:
+    def submit(self, order: MoveOrder) -> None:
         """Have this made; an order with the same id that is known already counts as this one."""
 
-    def take(self, order_id: str) -> MoveOutcome | None:
+    def pop_outcome(self, order_id: str) -> MoveOutcome | None:
         """The outcome, once; None while there is none."""
 
     def is_done(self, order_ids: Iterable[str]) -> bool:
@@ -185,7 +185,7 @@ class LocalMoves:
         self._next_told_s = 0.0
         self.counts = {direction: MoveCounts() for direction in Direction}
 
-    def want(self, order: MoveOrder) -> None:
+    def submit(self, order: MoveOrder) -> None:
         """Have the move made; an order with a known id is not made twice."""
         try:
             place = permit(order.url, self._config.endpoints, order.direction)
@@ -201,7 +201,7 @@ class LocalMoves:
                 self._owners_s[order.owner] = now_s
                 self._start([self._waiting_move(order.id)])  # no other may start for it
 
-    def take(self, order_id: str) -> MoveOutcome | None:
+    def pop_outcome(self, order_id: str) -> MoveOutcome | None:
         """The outcome, once; None while there is none."""
         with self._lock:
             self._make_way()
@@ -254,9 +254,9 @@ class LocalMoves:
     def under_way(self) -> list[UnderWay]:
         """The moves that run."""
         with self._lock:
-            return [self._told(name, watch) for name, watch in self._running.items()]
+            return [self._progress_of(name, watch) for name, watch in self._running.items()]
 
-    def _told(self, name: str, watch: Watch) -> UnderWay:
+    def _progress_of(self, name: str, watch: Watch) -> UnderWay:
         order = self._orders[name][0]
         return UnderWay(
             url=order.url.partition("?")[0],
@@ -265,7 +265,7 @@ class LocalMoves:
             size_bytes=watch.size_bytes,
         )
 
-    def _tell(self, *, at_once: bool = False) -> None:
+    def _write_progress(self, *, at_once: bool = False) -> None:
         """Write down how far the moves are, now and then, for people to see."""
         now_s = clock.monotonic_s()
         if self._progress is None or self._is_closed or (now_s < self._next_told_s and not at_once):
@@ -342,14 +342,14 @@ class LocalMoves:
 
     def _run(self, order: MoveOrder, watch: Watch) -> None:
         outcome = _failed(order, SiteError(f"moving `{order.id}` met a bug: see the log"))
-        watch.told = lambda _: self._tell()
+        watch.on_progress = lambda _: self._write_progress()
         try:
             outcome = make(self._mover, order, watch, lambda: self._has_come(order))
         except Exception as error:  # noqa: BLE001 - top of a thread: the caller gets an outcome in any case
             _log.error("move.bug", move=order.id, error=repr(error))
         finally:
             self._end(order, outcome)
-            self._tell(at_once=not self.is_busy)
+            self._write_progress(at_once=not self.is_busy)
 
     def _has_come(self, order: MoveOrder) -> None:
         """The bytes are here: the next move from there may start."""
@@ -402,11 +402,11 @@ def make(
         if order.direction is Direction.OUT:
             moved = mover.put(path, order.url, watch, before=order.before, known=order.known)
         else:
-            found = mover.look(order.url, watch)
-            version, size = found.version, found.size_bytes
+            stat = mover.stat(order.url, watch)
+            version, size = stat.version, stat.size_bytes
             is_too_large = order.bytes_max and size > order.bytes_max
             if order.look or is_too_large or version == order.version:
-                return MoveOutcome(id=order.id, version=version, size_bytes=size, is_told=found.is_told)
+                return MoveOutcome(id=order.id, version=version, size_bytes=size, is_told=stat.is_told)
             path.unlink(missing_ok=True)  # of an agent that died before it took it over
             begun_s = clock.monotonic_s()
             moved = mover.get(order.url, path, watch, expect=order.expect, bytes_max=order.bytes_max)

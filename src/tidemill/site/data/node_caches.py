@@ -30,7 +30,7 @@ class NodeCaches:
         self._readable = {each.name: engine().readable(each) for each in caches if each.settings is not None}
         self._down: tuple[float, str] | None = None  #: until when, and why
 
-    def heard(self, record: Noted) -> None:
+    def on_note(self, record: Noted) -> None:
         """A pilot's note of topic `cache`."""
         if record.mode == "failed":
             node = record.p.partition(".i")[0]
@@ -57,7 +57,7 @@ class NodeCaches:
             )
         ]  # fmt: skip
 
-    def told(self, row: JobRoute) -> JobRoute:
+    def with_node_faults(self, row: JobRoute) -> JobRoute:
         """A way as it is shown: with what came between."""
         why = self.why_down()
         if row.way != RouteWay.NODE or not why:

@@ -53,23 +53,23 @@ class OpenedInputs:
         if path.exists():
             return None
         if not one.is_opened:
-            found = self._routes.resolve(sought)
+            file = self._routes.resolve(sought)
         else:
             attempt = attempt_of(of.reader.opening, one, None)
-            found = self._routes.choose(sought, of.reader.opening, attempt=attempt)
-            if found.route.way is not RouteWay.STAGE and not self._has_size(found, of, awaits):
+            file = self._routes.choose(sought, of.reader.opening, attempt=attempt)
+            if file.route.way is not RouteWay.STAGE and not self._has_size(file, of, awaits):
                 return None
-        self._routes.note(of.job, one, None, found)
-        if one.is_opened and found.route.way is not RouteWay.STAGE:
-            write_url(url_file(path), found.route, found.beside)
+        self._routes.note(of.job, one, None, file)
+        if one.is_opened and file.route.way is not RouteWay.STAGE:
+            write_url(url_file(path), file.route, file.beside)
             return None
         return WantedFile(
-            found.route.url,
+            file.route.url,
             sha256,
             of.roots,
             path,
             with_digest=sha256 is None,
-            adler32=found.adler32,
+            adler32=file.adler32,
             owner=of.reader.owner,
         )
 
@@ -85,15 +85,15 @@ class OpenedInputs:
         if not one.is_opened:
             if not line.startswith(CATALOGUE):
                 return WantedFile(line, None, of.roots, path, owner=of.reader.owner)
-            found = self._routes.resolve(sought)
+            file = self._routes.resolve(sought)
         else:
             attempt = attempt_of(of.reader.opening, one, number)
-            found = self._routes.choose(sought, of.reader.opening, attempt=attempt)
-        self._routes.note(of.job, one, number, found)
-        if one.is_opened and found.route.way is not RouteWay.STAGE:
-            write_url(url_file(path), found.route, found.beside)
+            file = self._routes.choose(sought, of.reader.opening, attempt=attempt)
+        self._routes.note(of.job, one, number, file)
+        if one.is_opened and file.route.way is not RouteWay.STAGE:
+            write_url(url_file(path), file.route, file.beside)
             return None
-        return WantedFile(found.route.url, None, of.roots, path, adler32=found.adler32, owner=of.reader.owner)
+        return WantedFile(file.route.url, None, of.roots, path, adler32=file.adler32, owner=of.reader.owner)
 
     def settle(self, path: Path) -> None:
         """A copy has come: payloads read that from now on."""
@@ -108,21 +108,21 @@ class OpenedInputs:
             self._routes.distrust(wanted.url, error.message)
             raise MovesPendingError([]) from error
 
-    def _has_size(self, found: FoundFile, of: OpenedJob, awaits: list[str]) -> bool:
+    def _has_size(self, file: FoundFile, of: OpenedJob, awaits: list[str]) -> bool:
         """Whether the origin says the size that the catalogue says; False = it is being asked, or another copy is to be
         chosen. An origin that has another file under the name is not read."""
-        if found.size_bytes is None:
+        if file.size_bytes is None:
             return True
-        origin = origin_of(found.route.url)
-        wanted = WantedFile(origin, None, of.roots, Path("-"), adler32=found.adler32, owner=of.reader.owner)
+        origin = origin_of(file.route.url)
+        wanted = WantedFile(origin, None, of.roots, Path("-"), adler32=file.adler32, owner=of.reader.owner)
         try:
             content = self._contents.inspect(wanted, of.job, awaits)
         except SiteError as error:
             self.pass_over(wanted, error)
             raise
-        if content is not None and content.size_bytes != found.size_bytes:
+        if content is not None and content.size_bytes != file.size_bytes:
             self._routes.distrust(
-                origin, f"it has {content.size_bytes} bytes, and the catalogue says {found.size_bytes}"
+                origin, f"it has {content.size_bytes} bytes, and the catalogue says {file.size_bytes}"
             )
             raise MovesPendingError([])
         return content is not None

@@ -113,7 +113,7 @@ class FileMask(NamedTuple):
     site: int
     bounds: bool
 
-    def of(self, spec: JobSpec) -> int:
+    def umask(self, spec: JobSpec) -> int:
         """The umask of a job's files and directories."""
         asked = None if spec.shell is msgspec.UNSET else spec.shell.umask
         if asked is None:
@@ -188,7 +188,7 @@ class Deliverer:
         listings = _Listings(delivery)
         for output in outputs:
             folder = Path(os.path.realpath(self._folder(delivery, output)))
-            files = listings.of(folder).arrived(output.name, delivery.spec.events)
+            files = listings.listing(folder).arrived(output.name, delivery.spec.events)
             members = [each.members[0] for each in files]
             events = str(IntervalSet((each.first, each.first + each.count) for each in members))
             if files:
@@ -333,7 +333,7 @@ class Deliverer:
     ) -> None:
         """Write a file for each part of an output. What has arrived keeps its name, and is not written again."""
         folder = self._folder(delivery, output)
-        listing = listings.of(Path(os.path.realpath(folder)))
+        listing = listings.listing(Path(os.path.realpath(folder)))
         known, reserved = listing.parts(output.name), listing.reserved(delivery.number)
         refs = list(_refs(delivery, output.name))
         path = output.path
@@ -373,7 +373,7 @@ class Deliverer:
     ) -> _Built:
         """Write a file of an output under a temporary name beside its own. `write` returns its permissions before the
         umask."""
-        umask = self._umask.of(delivery.spec)
+        umask = self._umask.umask(delivery.spec)
         self._make_directory(target.parent, umask)
         self._confine(target, delivery.owner)  # no directory of it has become a link meanwhile
         temporary = target.with_name(f".{short_name(target.name)}.{delivery.job}.part")
@@ -437,7 +437,7 @@ class Deliverer:
         if not url.startswith(("/", "file:")):
             return None
         path = Path(os.path.realpath(local_path(url)))
-        if self._places.of(owner).fault(path, path) is not None:
+        if self._places.roots(owner).fault(path, path) is not None:
             return None
         content = read_bounded(path, LINES_BYTES_MAX)
         if content is None:
@@ -491,7 +491,7 @@ class Deliverer:
         elif is_manifest_name(path.name):  # a manifest says which files a job may replace
             fault = SiteError(f"`{path}` has the name of a manifest", hint="give the output another name")
         else:
-            fault = self._places.of(owner).fault(real, path)
+            fault = self._places.roots(owner).fault(real, path)
         if fault is not None:
             raise JobError(f"output {fault.message}", hint=fault.hint)
         return real
@@ -508,11 +508,11 @@ class Deliverer:
         """Write the manifests, after a check that nothing foreign stands where the files go."""
         known: dict[Path, ClaimedFile] = {}
         folders: dict[Path, list[_Built]] = {}
-        umask = self._umask.of(delivery.spec)
+        umask = self._umask.umask(delivery.spec)
         for each in made:
             folders.setdefault(each.target.parent, []).append(each)
         for folder, fresh in folders.items():
-            listing = listings.of(folder)
+            listing = listings.listing(folder)
             for each in fresh:
                 if each.temporary is not None:
                     known[each.target] = claim = listing.claim(each.file)
@@ -543,14 +543,14 @@ class _Listings:
         self._delivery = delivery
         self._of: dict[Path, Listing] = {}
 
-    def of(self, folder: Path) -> Listing:
+    def listing(self, folder: Path) -> Listing:
         """What the one in a directory says."""
-        found = self._of.get(folder)
-        if found is None:
+        result = self._of.get(folder)
+        if result is None:
             it = self._delivery
             manifest = read_manifest(manifest_path(folder, it.job))
-            found = self._of[folder] = Listing(manifest, it.campaign, it.spec.events)
-        return found
+            result = self._of[folder] = Listing(manifest, it.campaign, it.spec.events)
+        return result
 
 
 class _Made(NamedTuple):

@@ -80,13 +80,13 @@ class OwnedPlaces:
         assert self._base is not None, "only what delivers asks"
         return self._base if owner in self._person else self._base / directory_name(owner)
 
-    def of(self, owner: str) -> Roots:
+    def roots(self, owner: str) -> Roots:
         """What jobs of this owner may read and write."""
         return self._roots if self._base is None else self._roots.opened(self.directory(owner))
 
     def for_input(self, reader: Reader, path: Path, job: int | None) -> Roots:
         """What may be read for the input at `path`, which is the output of `job`, or of none."""
-        roots = self.of(reader.owner)
+        roots = self.roots(reader.owner)
         if job is None:
             return roots
         real = Path(os.path.realpath(path))

@@ -145,7 +145,7 @@ class Departures:
         if ready.is_sent_to(url):
             return Moved(size_bytes=ready.size_bytes, sha256=ready.sha256)
         wanted = order_id(Direction.OUT, url, ready.sha256, job, output)
-        outcome = self._moving.take(wanted)
+        outcome = self._moving.pop_outcome(wanted)
         if outcome is not None:
             outcome.check()
             assert outcome.moved is not None
@@ -153,7 +153,7 @@ class Departures:
             return outcome.moved
         known = {"sha256": ready.sha256} | ({"adler32": ready.adler32} if ready.adler32 else {})
         before = ready.before or None
-        self._moving.want(
+        self._moving.submit(
             MoveOrder(
                 id=wanted,
                 direction=Direction.OUT,

@@ -179,7 +179,7 @@ class InputRoutes:
     def rows(self, job: int) -> list[JobRoute]:
         """The ways that were chosen for a job, for people."""
         with self._lock:
-            return [self._node.told(row) for row in self._rows.get(job, {}).values()]
+            return [self._node.with_node_faults(row) for row in self._rows.get(job, {}).values()]
 
     def is_by_node(self, job: int, name: str) -> bool:
         """Whether payloads read some files of this input by the cache of their node."""
@@ -187,18 +187,20 @@ class InputRoutes:
 
     def heard_node(self, record: Noted) -> None:
         """What a pilot says of its node's cache."""
-        self._node.heard(record)
+        self._node.on_note(record)
 
     def all_rows(self, jobs_max: int) -> dict[int, list[JobRoute]]:
         """The ways of the jobs whose inputs were routed last."""
         with self._lock:
             newest = list(self._rows)[-jobs_max:]
-            return {job: [self._node.told(row) for row in self._rows[job].values()] for job in newest}
+            return {
+                job: [self._node.with_node_faults(row) for row in self._rows[job].values()] for job in newest
+            }
 
-    def note(self, job: int, one: Input, event: int | None, found: FoundFile) -> None:
+    def note(self, job: int, one: Input, event: int | None, file: FoundFile) -> None:
         """Keep what was chosen, to learn from it and for people; for them, of an `each` input, the first events."""
-        route = found.route
-        self.learning.note(job, one, event, app=(found.app, found.owner), of=(route, found.size_bytes))
+        route = file.route
+        self.learning.note(job, one, event, app=(file.app, file.owner), of=(route, file.size_bytes))
         row = JobRoute(
             name=one.name, event=event, way=route.way.value, url=route.url.partition("?")[0],
             why=f"{route.text}: {route.why}", via=route.via, at_us=clock.now_us(),
@@ -288,7 +290,7 @@ class InputRoutes:
             if fault is not None:
                 raise _wrong(f"{sought.label}: `{_shown(url)}` cannot be opened: {fault}")
         try:
-            urls += self._lists.of(url)
+            urls += self._lists.copies(url)
         except ConfigError as error:
             raise TransferError(error.message, hint=error.hint) from error
         if name is not None and not urls:
@@ -327,21 +329,21 @@ class InputRoutes:
         )  # fmt: skip
 
     def _caches(self, copies: Sequence[FarCopy]) -> list[NearCache]:
-        found = []
+        result = []
         for cache in self._config.caches:
             is_node, address = cache.is_node, cache.address
             if cache.memory is not None:
-                found += self._node.near(cache, copies)
+                result += self._node.near(cache, copies)
                 continue
             place = place_of_url(address)
             held, is_known = self._held(cache.name, copies)
-            found.append(
+            result.append(
                 NearCache(
                     name=cache.name, url=address, origins=cache.origins, is_node=is_node, place=place,
                     link=RouteLink() if is_node else self.links.link(place), held=held, is_held_known=is_known,
                 )
             )  # fmt: skip
-        return found
+        return result
 
     def _held(self, cache: str, copies: Sequence[FarCopy]) -> tuple[float, bool]:
         """How much of a file a cache holds, 0 to 1, and whether its own list says so."""
@@ -349,7 +351,7 @@ class InputRoutes:
         with self._lock:
             given_s = max((now_s - self._given.get((cache, each.url), now_s) for each in copies), default=0.0)
         guess = HELD if given_s >= GIVEN_S else 0.0
-        listed = [share for each in copies if (share := self._shares.of(cache, each.url)) is not None]
+        listed = [share for each in copies if (share := self._shares.share(cache, each.url)) is not None]
         if not listed:
             return guess, False
         best = max(listed)
@@ -376,7 +378,7 @@ class InputRoutes:
                 transient=False,
             )
         try:
-            return self._rucio.of(names)
+            return self._rucio.look_up(names)
         except RucioError as error:
             failure = FailureClass.CREDENTIAL if error.is_credential else FailureClass.STAGE_IN
             raise TransferError(

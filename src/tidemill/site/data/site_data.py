@@ -20,7 +20,7 @@ from tidemill.site.data.placed.arrivals import Arrivals
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.data.staging import Stage
 from tidemill.site.data.transfer_node import open_moves
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.status import DataFigures
 from tidemill.transfer.file import Roots
@@ -71,7 +71,7 @@ class SiteData:
             self.stage.clean(job)
             self._departures.forget(job)
         if jobs:
-            self._site.log.apply(s.Cleaned(jobs=jobs))
+            self._site.log.apply(site_state.Cleaned(jobs=jobs))
         self.stage.sweep()
         now_s = clock.monotonic_s()
         if now_s >= self._next_tidy_s:

@@ -205,7 +205,7 @@ class Stage:
                 permit(place, self._config.endpoints, Direction.OUT)
             elif place:
                 path = local_path(place)
-                self._places.of(owner).confine(
+                self._places.roots(owner).confine(
                     path if place.endswith("/") or place == spec.output_dir else path.parent
                 )
 
@@ -311,12 +311,12 @@ class Stage:
 
     def _space(self) -> StageSpace:
         """Room for what is not reserved yet, if all that no job needs is deleted. The lock is held."""
-        pinned, taken, unwritten = self.cache.pinned(), self.budget.taken, self.budget.unwritten
+        pinned, room, unwritten = self.cache.pinned(), self.budget.taken, self.budget.unwritten
         copies = StageRoom(self.cache.bytes, self.cache.files)
         free = self._disk.plus(copies).less(pinned).less(unwritten)
         return StageSpace(
-            self.budget.limit.less(pinned).less(taken).less(self.outgoing.room).at_most(free),
-            self.budget.limit.at_most(self._disk.plus(copies).plus(taken).less(unwritten)),
+            self.budget.limit.less(pinned).less(room).less(self.outgoing.room).at_most(free),
+            self.budget.limit.at_most(self._disk.plus(copies).plus(room).less(unwritten)),
         )
 
     def _reserve(self, step: _Step, contents: list[StageContent]) -> None:
@@ -361,14 +361,14 @@ class Stage:
 
     def _make_room(self) -> None:
         """Delete what no job needs, so that what is reserved fits beside the copies. The lock is held."""
-        taken, unwritten = self.budget.taken, self.budget.unwritten
+        room, unwritten = self.budget.taken, self.budget.unwritten
         # what is written already is counted by the file system
         disk = StageRoom(
-            self._disk.bytes + taken.bytes - unwritten.bytes,
-            self._disk.files + taken.files - unwritten.files,
+            self._disk.bytes + room.bytes - unwritten.bytes,
+            self._disk.files + room.files - unwritten.files,
         )
         if self._may_be_leftovers:
-            total, kept = self.cache.bytes + taken.bytes + self.outgoing.room.bytes, 0
+            total, kept = self.cache.bytes + room.bytes + self.outgoing.room.bytes, 0
             for path, size in self.cache.leftovers(but=self.budget.reserved):
                 total += size
                 if total > self.budget.limit.bytes or unwritten.bytes > self._disk.bytes:
@@ -376,7 +376,7 @@ class Stage:
                 else:
                     kept += 1
             self._may_be_leftovers = kept > 0
-        self.cache.keep_free(taken.plus(self.outgoing.room), disk=disk.plus(self.outgoing.room))
+        self.cache.keep_free(room.plus(self.outgoing.room), disk=disk.plus(self.outgoing.room))
 
     def _refuse(self, step: _Step) -> None:
         """There is no room. Jobs that hold some of their inputs while they wait would keep each other out."""
@@ -386,13 +386,13 @@ class Stage:
 
     def _give_up(self, job: int) -> None:
         """The job, of which no event is granted, holds nothing while it waits."""
-        held = held_alone(self._directory / str(job))
+        room = held_alone(self._directory / str(job))
         shutil.rmtree(self._directory / str(job), ignore_errors=True)
         with self._lock:
-            held = held.plus(self.cache.let_go(job))
+            room = room.plus(self.cache.let_go(job))
             self.cache.unlinked()
             self.budget.rooms.forget(job)
-            gone = self.budget.give_up(job, held)
+            gone = self.budget.give_up(job, room)
             self._may_be_leftovers |= bool(gone)
         self._contents.unwanted(gone)
 
@@ -538,7 +538,7 @@ class Stage:
             if sizes and directory.name.isdecimal():
                 job = int(directory.name)
                 with self._lock:
-                    self.budget.keep(job, _parts_key(job), StageRoom(sum(sizes), len(sizes)))
+                    self.budget.count_existing(job, _parts_key(job), StageRoom(sum(sizes), len(sizes)))
 
     def _reserve_parts(self, job: int, room: StageRoom) -> None:
         """Room for parts that are more than the whole stage is given when nothing else is in it: they are here anyway,
@@ -574,7 +574,7 @@ class Stage:
         return one.is_routed and (is_far(one.url) or one.name not in step.reader.from_jobs)
 
     def _opened_job(self, step: _Step) -> OpenedJob:
-        return OpenedJob(step.job, step.reader, self._places.of(step.reader.owner))
+        return OpenedJob(step.job, step.reader, self._places.roots(step.reader.owner))
 
     def _settle(self, step: _Step, spec: JobSpec, events: list[tuple[int, int]]) -> None:
         """Where a copy has come, no URL is opened any more."""
@@ -592,7 +592,7 @@ class Stage:
         sha256 = None if one.sha256 is None else one.sha256.removeprefix("sha256:").lower()
         reader, job = step.reader, step.reader.from_jobs.get(one.name)
         if job is None or is_remote(one.url):
-            roots = self._places.of(reader.owner)
+            roots = self._places.roots(reader.owner)
         else:
             roots = self._places.for_input(reader, local_path(one.url), job)
         return WantedFile(
@@ -632,7 +632,7 @@ class Stage:
         path = directory / f"{one.name}.lines"
         if path.stat().st_size > LINES_BYTES_MAX:
             raise SiteError(f"`{one.url}` is larger than {LINES_BYTES_MAX} bytes", transient=False)
-        return self._lines.of(path)
+        return self._lines.numbered(path)
 
     def _have(self, step: _Step, wanted: list[WantedFile], spec: JobSpec) -> None:
         """Have the files that a job names at their paths."""
@@ -654,18 +654,18 @@ class Stage:
             return
         contents = {each.wanted.path: each for each in self._inspect(step, missing, spec)}
         named = (path for path in step.directory.iterdir() if not path.name.startswith("."))
-        taken = distinct(path for path in named if path.is_file())
+        room = distinct(path for path in named if path.is_file())
         limit = self.budget.limit
         share = StageRoom(limit.bytes // STEP_SHARE, max(1, limit.files // STEP_SHARE))
         seen: set[str] = set()
         for number, files in enumerate(events):
             for each in (contents[one.path] for one in files if one.path in contents):
                 if each.key not in seen:
-                    taken = StageRoom(taken.bytes + each.size_bytes, taken.files + 1)
+                    room = StageRoom(room.bytes + each.size_bytes, room.files + 1)
                     seen.add(each.key)
             if number == 0:
-                self._check_total(f"an event of job {step.job} needs", taken)
-            elif not share.holds(taken):
+                self._check_total(f"an event of job {step.job} needs", room)
+            elif not share.holds(room):
                 raise StepTooLargeError(number)
         self._reserve(step, list(contents.values()))
         self._bring(step, list(contents.values()))

@@ -71,7 +71,7 @@ class TransferNodeMoves:
         self._lock = threading.Lock()
         self.counts = {direction: MoveCounts() for direction in Direction}
 
-    def want(self, order: MoveOrder) -> None:
+    def submit(self, order: MoveOrder) -> None:
         """Have the move made; an order with a known id is not made twice."""
         with self._lock:
             if order.id in self._wanted:
@@ -79,7 +79,7 @@ class TransferNodeMoves:
             self._wanted[order.id] = order
         write_durable(self._orders / f"{order.id}.json", msgspec.json.encode(order))
 
-    def take(self, order_id: str) -> MoveOutcome | None:
+    def pop_outcome(self, order_id: str) -> MoveOutcome | None:
         """The outcome, once; None while there is none."""
         path = self._done / f"{order_id}.json"
         content = read_bounded(path, FILE_BYTES_MAX)
@@ -180,18 +180,18 @@ def _step(directory: Path, stage: Path, here: LocalMoves, epoch: Epoch) -> bool:
             if error.transient:
                 raise
             _log.error("order.refused", order=order_id, reason=error.message)
-            _tell(directory, MoveOutcome(id=order_id, error=error.message, hint=error.hint), epoch)
+            _write_outcome(directory, MoveOutcome(id=order_id, error=error.message, hint=error.hint), epoch)
             continue
         if order is not None:
-            here.want(order)
+            here.submit(order)
     for order_id in known & orders:
-        outcome = here.take(order_id)
+        outcome = here.pop_outcome(order_id)
         if outcome is not None:
-            _tell(directory, outcome, epoch)
+            _write_outcome(directory, outcome, epoch)
     return bool(orders - done)
 
 
-def _tell(directory: Path, outcome: MoveOutcome, epoch: Epoch) -> None:
+def _write_outcome(directory: Path, outcome: MoveOutcome, epoch: Epoch) -> None:
     epoch.check()
     write_durable(directory / "done" / f"{outcome.id}.json", msgspec.json.encode(outcome))
 

@@ -46,8 +46,10 @@ class WayLearning:
     def __init__(self, links: RouteLinks) -> None:
         self._links = links
         self._lock = threading.Lock()
-        self._taken: dict[tuple[int, int], dict[str, TakenWay]] = {}  #: (job, event or SHARED) -> by input
-        self._told: dict[tuple[int, str], int] = {}  #: (job, way) -> payloads that counted
+        self._chosen_ways: dict[
+            tuple[int, int], dict[str, TakenWay]
+        ] = {}  #: (job, event or SHARED) -> by input
+        self._counted: dict[tuple[int, str], int] = {}  #: (job, way) -> payloads that counted
 
     def note(
         self,
@@ -67,15 +69,15 @@ class WayLearning:
         key = None if route.way is RouteWay.STAGE else way_key(route.via, route.place)
         entry = (job, SHARED if event is None else event)
         with self._lock:
-            ways = self._taken.pop(entry, {})
-            while len(self._taken) >= TAKEN_MAX:
-                del self._taken[next(iter(self._taken))]
-            self._taken[entry] = ways
+            ways = self._chosen_ways.pop(entry, {})
+            while len(self._chosen_ways) >= TAKEN_MAX:
+                del self._chosen_ways[next(iter(self._chosen_ways))]
+            self._chosen_ways[entry] = ways
             before = ways.get(one.name)
             if before is None or before.key != key:
                 ways[one.name] = TakenWay(name, key, size_bytes, clock.now_us(), owner)
 
-    def heard(self, records: Iterable[Record]) -> set[int]:
+    def on_records(self, records: Iterable[Record]) -> set[int]:
         """Learn from payloads that are done; jobs of which a way is known just now: their next payloads may be better
         off by another one."""
         changed = set()
@@ -109,8 +111,10 @@ class WayLearning:
     def _ways(self, job: int, first: int, count: int) -> list[TakenWay]:
         """The ways of all inputs that a payload of these events opened; empty = not known."""
         with self._lock:
-            found = list(self._taken.get((job, SHARED), {}).values())
-            events = [self._taken.get((job, event)) for event in range(first, first + min(count, EVENTS_MAX))]
+            found = list(self._chosen_ways.get((job, SHARED), {}).values())
+            events = [
+                self._chosen_ways.get((job, event)) for event in range(first, first + min(count, EVENTS_MAX))
+            ]
         known = [each for each in events if each]
         if known and (len(known) < len(events) or count > EVENTS_MAX):
             return []
@@ -118,10 +122,10 @@ class WayLearning:
 
     def _count(self, job: int, key: str) -> int:
         with self._lock:
-            count = self._told.pop((job, key), 0) + 1
-            while len(self._told) >= TAKEN_MAX:
-                del self._told[next(iter(self._told))]
-            self._told[job, key] = count
+            count = self._counted.pop((job, key), 0) + 1
+            while len(self._counted) >= TAKEN_MAX:
+                del self._counted[next(iter(self._counted))]
+            self._counted[job, key] = count
             return count
 
 

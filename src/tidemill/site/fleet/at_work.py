@@ -43,11 +43,11 @@ def read_at_work(fleet: Path) -> set[int] | None:
 
 def unstarted_jobs(state: SiteState, running: set[int]) -> IntervalSet:
     """The jobs with events that are leased here, and that no pilot runs. Pure."""
-    found = IntervalSet()
+    result = IntervalSet()
     for number, job in state.jobs.items():
         if number < STEP_BASE and job.open and number not in running:
-            found.add(number, number + 1)
-    return found
+            result.add(number, number + 1)
+    return result
 
 
 class UnstartedJobs:

@@ -33,7 +33,7 @@ from tidemill.site.fleet.handout import Seat
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.lead import Lead, NoLead, Serving
 from tidemill.site.fleet.mailbox import Mailbox, adopt
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.wire.node import (
     FORMAT,
@@ -123,7 +123,7 @@ class GivenJob(NamedTuple):
 class OpenFleet:
     """A fleet directory with its journal, its lead's process and what its lead has received."""
 
-    def __init__(self, record: s.SiteFleet, fleet: Fleet, binary: Path) -> None:
+    def __init__(self, record: site_state.SiteFleet, fleet: Fleet, binary: Path) -> None:
         self.record = record
         self.fleet = fleet
         self.programs: set[int] = set()
@@ -174,7 +174,7 @@ class Fleets:
         """The site's."""
         return self._config
 
-    def adopt(self, state: s.SiteState) -> None:
+    def adopt(self, state: site_state.SiteState) -> None:
         """Open the fleets of earlier epochs that are not finished; one that was never made is only noted."""
         for record in state.fleets.values():
             if record.finished_us is not None or record.name in self.open:
@@ -193,12 +193,12 @@ class Fleets:
         """A fleet for new work of this epoch, durable in the log before its directory is made. Raises SiteError."""
         state = log.pool.state
         name = f"e{state.epoch}-{state.next_fleet}"
-        log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us(), width=width))
+        log.apply(site_state.FleetOpened(fleet=name, at_us=clock.now_us(), width=width))
         log.commit()
         check()
         return self.create(state.fleets[name])
 
-    def create(self, record: s.SiteFleet) -> OpenFleet:
+    def create(self, record: site_state.SiteFleet) -> OpenFleet:
         """Make the directory of a fleet that the log knows already. Raises SiteError."""
         config = self._config
         manifest = Manifest(
@@ -250,18 +250,20 @@ class Fleets:
         _log.info("fleet.opened", fleet=record.name)
         return opened
 
-    def read(self, opened: OpenFleet, *, hurry: bool = False) -> list[s.Read]:
+    def read(self, opened: OpenFleet, *, hurry: bool = False) -> list[site_state.Read]:
         """What is new in a fleet's journals, as entries for the log. Without a lead there are as many journals as
         pilots: they are read in intervals, unless it is urgent. Raises SiteError, ProtocolError."""
         records = opened.journal.read() if opened.mailbox is None else self._read_many(opened, hurry=hurry)
         if not records:
             return []
-        self.io.heard(records)
+        self.io.on_records(records)
         changed = opened.journal.moved()
         pieces = [records[at : at + RECORDS_PER_READ] for at in range(0, len(records), RECORDS_PER_READ)]
         return [
             # offsets go with the last piece: a crash in between reads some records again, which are known by number
-            s.Read(fleet=opened.record.name, offsets=changed if n == len(pieces) else {}, records=piece)
+            site_state.Read(
+                fleet=opened.record.name, offsets=changed if n == len(pieces) else {}, records=piece
+            )
             for n, piece in enumerate(pieces, start=1)
         ]
 
@@ -287,7 +289,7 @@ class Fleets:
         return records
 
     def first_work(
-        self, state: s.SiteState, submissions: list[BatchSubmission], check: Callable[[], None]
+        self, state: site_state.SiteState, submissions: list[BatchSubmission], check: Callable[[], None]
     ) -> list[BatchSubmission]:
         """Submissions with the work file that their pilots start with, where they read files. Where one cannot be
         written, those pilots get work once they report. `check` as for `hand_out`."""
@@ -308,7 +310,7 @@ class Fleets:
             complete.append(submission)
         return complete
 
-    def hand_out(self, opened: OpenFleet, state: s.SiteState, check: Callable[[], None]) -> None:
+    def hand_out(self, opened: OpenFleet, state: site_state.SiteState, check: Callable[[], None]) -> None:
         """Write orders and shares where pilots read files. `check` refuses where a newer agent serves the site. Raises
         SiteError: tried again with the next call."""
         if opened.mailbox is not None:
@@ -322,7 +324,7 @@ class Fleets:
             return opened.mailbox.at_work()
         return read_at_work(self._directory / name)
 
-    def share_io(self, state: s.SiteState, check: Callable[[], None]) -> None:
+    def share_io(self, state: site_state.SiteState, check: Callable[[], None]) -> None:
         """Divide what fleets may do to shared file systems: by the allocations of those that have work whose starts
         cost something there. Cost: one pass over all allocations, when it is due."""
         if not self.io.is_due:
@@ -393,7 +395,7 @@ def _mark(job: JobDef) -> int:
     return hash(msgspec.json.encode(job))
 
 
-def adopt_mailbox(opened: OpenFleet, state: s.SiteState) -> None:
+def adopt_mailbox(opened: OpenFleet, state: site_state.SiteState) -> None:
     """What an earlier agent handed out in this fleet, from files; orders that wait for a pilot are given once more.
     Raises SiteError, ProtocolError."""
     name = opened.record.name
@@ -431,7 +433,7 @@ def _first_seat(name: str, submission: BatchSubmission, devices: dict[str, int])
     )
 
 
-def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[Seat]:
+def _seats(state: site_state.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[Seat]:
     """The fleet's allocations that run; their pilots report what they found there. Lazy: it takes 9 ms for 8,000."""
     now_us = clock.now_us()
     for a in state.allocations.values():
@@ -442,7 +444,7 @@ def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[
             yield Seat(allocation=a.name, cores=a.cores, memory_mb=0, devices=found, remaining_s=remaining_s)
 
 
-def end_us_of(allocation: s.Allocation) -> int:
+def end_us_of(allocation: site_state.Allocation) -> int:
     """When its pilots have to be gone: by its limit, or by the agent's order if that is earlier; 0 = not known.
 
     The batch system may have refused the new limit, or cannot lower it (elements of PBS's arrays): then the pilots
@@ -451,12 +453,14 @@ def end_us_of(allocation: s.Allocation) -> int:
     return min([at for at in (allocation.ends_us, allocation.ordered_end_us) if at], default=0)
 
 
-def is_over(state: s.SiteState, fleet: str) -> bool:
+def is_over(state: site_state.SiteState, fleet: str) -> bool:
     """Whether every allocation of the fleet has ended."""
     return all(a.state in ALLOCATION_FINAL for a in state.allocations.values() if a.fleet == fleet)
 
 
-def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str], list[End], list[str]]:
+def orders_of(
+    state: site_state.SiteState, fleet: str, *, now_us: int
+) -> tuple[list[str], list[End], list[str]]:
     """What the fleet's lead does not know yet of its allocations: those that ended, those that end earlier than it
     knows, those that are to leave. One that was lost may come back, and is reported later."""
     ended: list[str] = []

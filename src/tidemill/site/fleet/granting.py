@@ -25,7 +25,7 @@ from tidemill.site.fleet.fleets import Fleets, GrantNeeds, OpenFleet
 from tidemill.site.fleet.staged_inputs import StagedInputs
 from tidemill.site.fleet.troubles import SiteTroubles
 from tidemill.site.fleet.workload import event_s
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.growing import spec_in
 from tidemill.site.state.log import SiteLog
 from tidemill.wire.node import Done, End, Grant, JobDef, Program, Record, Returned, form_number, job_of
@@ -43,7 +43,7 @@ class UnwrittenWork(msgspec.Struct):
     """One work file to be written, after its entry in the log is durable."""
 
     fleet: OpenFleet
-    entry: s.Granted
+    entry: site_state.Granted
     needs: GrantNeeds
 
 
@@ -115,14 +115,14 @@ class Granting:
                 break
         if not grants:
             return False
-        entry = s.Granted(
+        entry = site_state.Granted(
             fleet=fleet.record.name, grants=grants, cancels=fleet.record.cancels.copy(), ended=[], close=False,
             withdrawn=fleet.record.withdrawn[:GRANTS_PER_FILE],
         )  # fmt: skip
         self._note(fleet, entry, programs, jobs)
         return True
 
-    def _due(self, job: s.SiteJob) -> Iterator[tuple[s.UndonePiece, int, Program, JobDef]]:
+    def _due(self, job: site_state.SiteJob) -> Iterator[tuple[site_state.UndonePiece, int, Program, JobDef]]:
         """The next pieces of a job, each with the number of events that can be granted now, its program and its
         definition."""
         forms = {held.form for held in job.grants.values()} if job.spec.running_max is not None else set()
@@ -153,7 +153,7 @@ class Granting:
         withdrawn = fleet.record.withdrawn[:GRANTS_PER_FILE]
         if not (cancels or withdrawn or ended or ends or leave or (close and not fleet.record.closed)):
             return False
-        entry = s.Granted(
+        entry = site_state.Granted(
             fleet=fleet.record.name,
             grants=[],
             cancels=cancels,
@@ -168,7 +168,9 @@ class Granting:
 
     def drain(self, fleet: OpenFleet) -> None:
         """Note that a fleet's lead is to hand out nothing more."""
-        entry = s.Granted(fleet=fleet.record.name, grants=[], cancels=[], ended=[], close=False, drain=True)
+        entry = site_state.Granted(
+            fleet=fleet.record.name, grants=[], cancels=[], ended=[], close=False, drain=True
+        )
         self._note(fleet, entry, {}, {})
 
     def write(self) -> None:
@@ -198,7 +200,7 @@ class Granting:
         state = self._log.pool.state
         found: defaultdict[str, list[int]] = defaultdict(list)
         for job in state.jobs.values() if is_less else ():
-            forms = {held.form for held in job.grants.values()} if job.id < s.STEP_BASE else ()
+            forms = {held.form for held in job.grants.values()} if job.id < site_state.STEP_BASE else ()
             whys = (
                 self._preparer.misfit(spec_in(job, form), self._measured_s(job), node_mb) for form in forms
             )
@@ -209,7 +211,7 @@ class Granting:
         for why, jobs in found.items():
             self._take_back(jobs, why)
 
-    def heard(self, records: Sequence[Record]) -> None:
+    def on_records(self, records: Sequence[Record]) -> None:
         """Take what pilots return because it fits into none of them."""
         state = self._log.pool.state
         for record in records:
@@ -219,7 +221,11 @@ class Granting:
                 continue
             job = state.jobs.get(job_of(record.job))
             # other forms of the job may fit, and run
-            if job is None or job.id >= s.STEP_BASE or len({held.form for held in job.grants.values()}) != 1:
+            if (
+                job is None
+                or job.id >= site_state.STEP_BASE
+                or len({held.form for held in job.grants.values()}) != 1
+            ):
                 continue
             pilots = self._no_fits.setdefault(job.id, {})
             pilots[record.p] = None
@@ -234,7 +240,7 @@ class Granting:
 
     def _take_back(self, jobs: list[int], why: str) -> None:
         _log.warning("jobs.do_not_fit", jobs=len(jobs), first=jobs[0], reason=why)
-        self._log.apply(s.Denied(jobs=jobs, reason=why))
+        self._log.apply(site_state.Denied(jobs=jobs, reason=why))
         self.forget(*jobs)
 
     def tend(self) -> None:
@@ -256,13 +262,17 @@ class Granting:
         self.inputs.forget(*jobs)
 
     def _note(
-        self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
+        self,
+        fleet: OpenFleet,
+        entry: site_state.Granted,
+        programs: dict[int, Program],
+        jobs: dict[int, JobDef],
     ) -> None:
         self._log.apply(entry)
         began = {number: self._log.pool.state.jobs[job_of(number)].began for number in jobs}
         self.unwritten.append(UnwrittenWork(fleet, entry, GrantNeeds(programs, jobs, began)))
 
-    def _is_due(self, job: s.SiteJob) -> bool:
+    def _is_due(self, job: site_state.SiteJob) -> bool:
         """Whether to go on with a job now: no trouble of the site's keeps it."""
         # what is on its way when a breaker opens is still taken: a later try would get that old outcome
         if self.troubles.may_try(job) or self.inputs.is_under_way(job.id):
@@ -270,7 +280,7 @@ class Granting:
         self.inputs.waiting_load.drop(job.id)  # it is counted there
         return False
 
-    def _define(self, job: s.SiteJob, form: int) -> tuple[Program, JobDef] | None:
+    def _define(self, job: site_state.SiteJob, form: int) -> tuple[Program, JobDef] | None:
         """Program and definition of a form of a job. None while inputs or digests are on their way, while the job waits
         for a trouble of the site to end, and after it went back."""
         try:
@@ -284,9 +294,9 @@ class Granting:
             self.troubles.ready(job)
         return defined
 
-    def _prepare(self, job: s.SiteJob, form: int) -> tuple[Program, JobDef] | None:
+    def _prepare(self, job: site_state.SiteJob, form: int) -> tuple[Program, JobDef] | None:
         self._preparer.check_owner(job)
-        has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
+        has_inputs = bool(job.spec.inputs) or job.id >= site_state.STEP_BASE
         if has_inputs and self.inputs.is_blocked(
             job
         ):  # cheap: each tick asks this for thousands of waiting jobs
@@ -304,7 +314,7 @@ class Granting:
         if known is not None and known[0] == job.began and known[1] is program:
             return known[1:]
         self._stage.check_places(job.spec, job.owner)
-        inputs = self.inputs.of(job.id) if has_inputs else []
+        inputs = self.inputs.inputs_of(job.id) if has_inputs else []
         definition = self._preparer.job(job, program, inputs)
         if number != job.id:
             definition = msgspec.structs.replace(definition, job=number)
@@ -317,30 +327,30 @@ class Granting:
             self._defined.setdefault(job.id, {})[form] = (job.began, *defined)
         return defined
 
-    def _measured_s(self, job: s.SiteJob) -> float | None:
+    def _measured_s(self, job: site_state.SiteJob) -> float | None:
         rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
         return event_s(rate.wall_s, rate.events) if rate else None
 
-    def _have_inputs(self, job: s.SiteJob) -> bool:
+    def _have_inputs(self, job: site_state.SiteJob) -> bool:
         try:
             return self.inputs.is_ready(job)
         except TidemillError as error:
             self._fail(job, error, staging=True)
             return False
 
-    def _fail(self, job: s.SiteJob, error: TidemillError, *, staging: bool) -> None:
+    def _fail(self, job: site_state.SiteJob, error: TidemillError, *, staging: bool) -> None:
         """The job waits for what is the site's, and goes back for what is its own."""
         evidence = self.troubles.failed(job, error, staging=staging)
         if evidence is not None:
             self._refuse(job, evidence)
 
-    def _refuse(self, job: s.SiteJob, evidence: Evidence) -> None:
+    def _refuse(self, job: site_state.SiteJob, evidence: Evidence) -> None:
         _log.warning("job.refused", job=job.id, failure=evidence.failure.value, reason=evidence.message)
-        self._log.apply(s.Refused(job=job.id, evidence=evidence))
+        self._log.apply(site_state.Refused(job=job.id, evidence=evidence))
         self.forget(job.id)
 
 
-def _runs_elsewhere(job: s.SiteJob, fleet: OpenFleet) -> bool:
+def _runs_elsewhere(job: site_state.SiteJob, fleet: OpenFleet) -> bool:
     """Whether the job waits for an earlier fleet to be done with it: each lead counts what runs at once for itself."""
     if job.spec.running_max is None:
         return False

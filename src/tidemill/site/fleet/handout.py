@@ -117,7 +117,7 @@ class Book:
             self._return(holder, piece.grant, first, end)
         self.give(allocation, piece)
 
-    def take(self, record: Record) -> bool:
+    def on_record(self, record: Record) -> bool:
         """Learn from a record; whether an earlier start of its allocation may have left something to be revoked."""
         if isinstance(record, Done | Failed):
             # records have the number of the job, grants that of its form

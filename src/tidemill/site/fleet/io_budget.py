@@ -43,11 +43,11 @@ class GivenPart(msgspec.Struct, frozen=True):
     at_s: float
 
 
-def ceiling(told: Sequence[GivenPart], now_s: float) -> float:
+def ceiling(parts: Sequence[GivenPart], now_s: float) -> float:
     """The largest part that a fleet may still be using: the last that it was given, or the one before, a moment ago."""
-    at = [each.part for each in told[-1:]]
-    later = [after.at_s for after in told[1:]]
-    at += [each.part for each, until_s in zip(told, later, strict=False) if now_s < until_s + SETTLE_S]
+    at = [each.part for each in parts[-1:]]
+    later = [after.at_s for after in parts[1:]]
+    at += [each.part for each, until_s in zip(parts, later, strict=False) if now_s < until_s + SETTLE_S]
     return max(at, default=0.0)
 
 
@@ -83,7 +83,7 @@ class IoShares:
 
     def __init__(self, config: SiteConfig) -> None:
         self._config = config
-        self._told: dict[str, list[GivenPart]] = {}
+        self._given: dict[str, list[GivenPart]] = {}
         self._next_s = 0.0
         self.observed: Counter[tuple[str, str]] = Counter()  #: (area, `ops` or `bytes`) -> since our start
         self.over: Counter[tuple[str, str]] = Counter()  #: as `observed`: records that it was over its budget
@@ -96,12 +96,12 @@ class IoShares:
 
     def part(self, fleet: str) -> float:
         """The part that a fleet was given last."""
-        told = self._told.get(fleet)
+        told = self._given.get(fleet)
         return told[-1].part if told else 0.0
 
-    def told_sum(self) -> float:
+    def given_sum(self) -> float:
         """All parts together."""
-        return sum(self.part(fleet) for fleet in self._told)
+        return sum(self.part(fleet) for fleet in self._given)
 
     def first(self, fleet: str) -> list[IoArea]:
         """The areas that a new fleet begins with: what no other fleet may use, or nothing until others gave some up."""
@@ -111,14 +111,14 @@ class IoShares:
         if not config.harvest.has_lead:
             return self._areas(1.0 / config.nodes_max)
         now_s = clock.monotonic_s()
-        part = max(0.0, 1.0 - sum(ceiling(told, now_s) for told in self._told.values()))
-        self._told[fleet] = [GivenPart(part, now_s)]
+        part = max(0.0, 1.0 - sum(ceiling(told, now_s) for told in self._given.values()))
+        self._given[fleet] = [GivenPart(part, now_s)]
         return self._areas(part)
 
     def adopt(self, fleet: str) -> None:
         """A fleet of an earlier agent: it may be using everything until it is given a part."""
         if self._config.io and self._config.harvest.has_lead:
-            self._told.setdefault(fleet, [GivenPart(1.0, clock.monotonic_s())])
+            self._given.setdefault(fleet, [GivenPart(1.0, clock.monotonic_s())])
 
     @property
     def is_due(self) -> bool:
@@ -134,14 +134,14 @@ class IoShares:
             return
         now_s = clock.monotonic_s()
         self._next_s = now_s + STEP_S
-        for gone in [fleet for fleet in self._told if fleet not in fleets]:
-            del self._told[gone]
-        for fleet, part in sorted(parts(demands, self._told, now_s).items(), key=lambda each: each[1]):
+        for gone in [fleet for fleet in self._given if fleet not in fleets]:
+            del self._given[gone]
+        for fleet, part in sorted(parts(demands, self._given, now_s).items(), key=lambda each: each[1]):
             target = fleets.get(fleet)
             if target is None:
                 continue
             check()
-            history = self._told.setdefault(fleet, [])
+            history = self._given.setdefault(fleet, [])
             is_raise = part >= self.part(fleet)
             if is_raise:
                 history.append(
@@ -159,7 +159,7 @@ class IoShares:
             del history[:-8]
             _log.info("io.share", fleet=fleet, part=round(part, 3))
 
-    def heard(self, records: Iterable[Record]) -> None:
+    def on_records(self, records: Iterable[Record]) -> None:
         """Add up what nodes counted; log what is over its budget."""
         for record in records:
             if type(record) is not Noted or record.topic != "io":

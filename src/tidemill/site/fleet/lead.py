@@ -34,7 +34,7 @@ _log = Log("lead")
 class Serving(Protocol):
     """What serves a fleet's pilots."""
 
-    def keep(self, epoch: Epoch) -> None:
+    def keep_alive(self, epoch: Epoch) -> None:
         """See to it that pilots are served. Raises SiteError."""
 
     def end(self) -> bool:
@@ -50,7 +50,7 @@ class NoLead:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    def keep(self, epoch: Epoch) -> None:
+    def keep_alive(self, epoch: Epoch) -> None:
         """Renew the sign of life that pilots read. Raises SiteError."""
         self._fleet.beat(epoch.number)
 
@@ -74,7 +74,7 @@ class Lead:
         self._next_s = 0.0
         self._closing_s: float | None = None
 
-    def keep(self, epoch: Epoch) -> None:
+    def keep_alive(self, epoch: Epoch) -> None:
         """See to it that it lives, and that it knows that we do; start it again, slower each time, if it does not.
 
         Raises SiteError.

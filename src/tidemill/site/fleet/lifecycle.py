@@ -20,7 +20,7 @@ from tidemill.site.fleet.granting import Granting
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.wide import Wide
 from tidemill.site.fleet.workload import Workload
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.epoch import SupersededError
 from tidemill.site.state.served_site import ServedSite
 
@@ -31,7 +31,7 @@ FLEET_RECORDS_MAX = 2_000_000
 _log = Log("agent")
 
 
-Heard = Callable[[str, s.Read], None]
+OnRecords = Callable[[str, site_state.Read], None]
 
 
 class Lifecycle:
@@ -75,14 +75,14 @@ class Lifecycle:
 
     # ---- records of pilots ----
 
-    def read(self, heard: Heard, *, hurry: bool = False) -> bool:
-        """Take what is new in all journals; whether there was anything. `heard` gets each with its fleet."""
-        return any([self._take(opened, heard, hurry=hurry) for opened in self._working()])
+    def read(self, on_records: OnRecords, *, hurry: bool = False) -> bool:
+        """Take what is new in all journals; whether there was anything. `on_records` gets each with its fleet."""
+        return any([self._read_records(opened, on_records, hurry=hurry) for opened in self._working()])
 
     def _working(self) -> list[OpenFleet]:
         return [opened for opened in self._fleets.open.values() if opened.record.finished_us is None]
 
-    def _take(self, opened: OpenFleet, heard: Heard, *, hurry: bool = False) -> bool | None:
+    def _read_records(self, opened: OpenFleet, on_records: OnRecords, *, hurry: bool = False) -> bool | None:
         """Take what is new in a fleet's journals; whether there was anything, None where they cannot be read now."""
         try:
             entries = self._fleets.read(opened, hurry=hurry)
@@ -91,11 +91,11 @@ class Lifecycle:
             return None
         for entry in entries:
             if opened.mailbox is not None:
-                opened.mailbox.take(entry.records)
+                opened.mailbox.on_records(entry.records)
             entry.far = self.granting.inputs.attributed(entry.records)
             self._log.apply(entry)
         for entry in entries:  # once all are in the log: what is seen and is not there would be lost
-            heard(opened.record.name, entry)
+            on_records(opened.record.name, entry)
         return bool(entries)
 
     # ---- work and orders ----
@@ -153,31 +153,31 @@ class Lifecycle:
         """Nothing works here any more: what is leased may run elsewhere. Steps of our own wait."""
         settlement, stop = self._log.pool.settlement, self._log.pool.state.stop
         backlogs = [settlement.backlog, *settlement.wide.values()]
-        jobs = [job for backlog in backlogs for job in backlog if job < s.STEP_BASE]
+        jobs = [job for backlog in backlogs for job in backlog if job < site_state.STEP_BASE]
         if jobs:
             reason = f"the site is stopped: {stop.reason if stop else ''}"
-            self._log.apply(s.GaveBack(jobs=jobs, reason=reason))
+            self._log.apply(site_state.GaveBack(jobs=jobs, reason=reason))
         return bool(jobs)
 
     # ---- their life ----
 
-    def tend(self, heard: Heard) -> bool:
-        """Keep leads alive, order what ends and leaves, finish fleets of earlier epochs. `heard` as for `read`."""
+    def tend(self, on_records: OnRecords) -> bool:
+        """Keep leads alive, order what ends and leaves, finish fleets of earlier epochs. `on_records` as for `read`."""
         changed = False
         for opened in self._working():
             opened.fleet.beat(self._epoch.number)
-            changed |= self._tend(opened, heard)
+            changed |= self._tend(opened, on_records)
         self._fleets.share_io(self._log.pool.state, self._epoch.check)
         return changed
 
-    def _tend(self, opened: OpenFleet, heard: Heard) -> bool:
+    def _tend(self, opened: OpenFleet, on_records: OnRecords) -> bool:
         state, name = self._log.pool.state, opened.record.name
         is_standing = opened is self._standing or self.wide.owns(opened)
         over = is_over(state, name)
         close = not is_standing and (over or not opened.has_work)
         ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
         if ended and opened.mailbox is not None:  # what they did comes before what they did not do
-            self._take(opened, heard, hurry=True)
+            self._read_records(opened, on_records, hurry=True)
         told = self.granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
         if told:
             self._log.commit()
@@ -186,23 +186,23 @@ class Lifecycle:
             if not over or opened.record.open:
                 self._keep_lead(opened)
             return told
-        return self._finish(opened, heard) or told
+        return self._finish(opened, on_records) or told
 
     def _keep_lead(self, opened: OpenFleet) -> None:
         try:
-            opened.lead.keep(self._epoch)
+            opened.lead.keep_alive(self._epoch)
             self._fleets.hand_out(opened, self._log.pool.state, self._epoch.check)
         except SupersededError:
             raise
         except SiteError as error:
             _log.error("lead.not_started", fleet=opened.record.name, reason=error.message)
 
-    def _finish(self, opened: OpenFleet, heard: Heard) -> bool:
+    def _finish(self, opened: OpenFleet, on_records: OnRecords) -> bool:
         """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
         if not opened.lead.end():
             return False
-        if self._take(opened, heard, hurry=True) is False:  # not where they cannot be read now
-            self._log.apply(s.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))
+        if self._read_records(opened, on_records, hurry=True) is False:  # not where they cannot be read now
+            self._log.apply(site_state.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))
             self._fleets.open.pop(opened.record.name, None)
             _log.info("fleet.finished", fleet=opened.record.name)
         return True
@@ -230,7 +230,7 @@ class Lifecycle:
         needed = {part.fleet for job in state.jobs.values() for part in job.parts}
         for name in over:
             if name not in needed:
-                self._log.apply(s.FleetRemoved(fleet=name))
+                self._log.apply(site_state.FleetRemoved(fleet=name))
                 self._log.commit()
                 self._epoch.check()
                 self._fleets.remove(name)

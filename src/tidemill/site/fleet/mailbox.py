@@ -1,6 +1,6 @@
 """The work of a fleet without a lead: keeps the book of its grants and writes shares into work files.
 
-Stands where the lead stands otherwise: `grant` and `order` take what `granting` notes, `take` what the journals
+Stands where the lead stands otherwise: `grant` and `order` take what `granting` notes, `on_records` what the journals
 bring, `step` writes at most one work file in `top_up_s`, sooner only for orders and for allocations about to be
 submitted. Who gets what is decided in `handout` (pure).
 """
@@ -63,10 +63,10 @@ class Mailbox:
             self.book.take_back(allocation)
             self._listening.pop(allocation, None)
 
-    def take(self, records: Iterable[Record]) -> None:
+    def on_records(self, records: Iterable[Record]) -> None:
         """What pilots have recorded, each record once."""
         for record in records:
-            if self.book.take(record) and isinstance(record, Started):
+            if self.book.on_record(record) and isinstance(record, Started):
                 self._ended.append(
                     record.allocation
                 )  # the new start may have taken what the old one was given
@@ -93,7 +93,7 @@ class Mailbox:
         is_due = now_s >= self._next_s
         if is_due and not self._drain:
             self._next_s = now_s + self._top_up_s / LOOKS_PER_TOP_UP
-            listening = [self._told(seat) for seat in seats if seat.allocation in self._listening]
+            listening = [self._as_found(seat) for seat in seats if seat.allocation in self._listening]
             given = plan(self.book, listening, top_up_s=self._top_up_s)
         if not given and not self._has_orders():
             return False
@@ -113,7 +113,7 @@ class Mailbox:
         """The jobs that pilots run, as far as their records show."""
         return self.book.at_work({name: found.cores for name, found in self._listening.items()})
 
-    def _told(self, seat: Seat) -> Seat:
+    def _as_found(self, seat: Seat) -> Seat:
         """The seat as its pilot found it."""
         found = self._listening[seat.allocation]
         return msgspec.structs.replace(seat, cores=found.cores, memory_mb=found.memory_mb)
@@ -153,7 +153,7 @@ def adopt(
     fleet: Fleet, open_events: Iterable[tuple[Grant, IntervalSet]], offsets: Mapping[str, int]
 ) -> Mailbox:
     """The mailbox of a fleet of an earlier agent: what is open comes from the site's log, who holds it from the work
-    files, what was returned from the journals up to these `offsets`, each read once; `take` what comes after them.
+    files, what was returned from the journals up to these `offsets`, each read once; `on_records` takes later ones.
 
     What no work file defines is left out: the site takes it back when the fleet is over. Raises SiteError,
     ProtocolError. Cost: all work files and journals of the fleet.
@@ -178,7 +178,7 @@ def adopt(
         mailbox._close |= work.close
     book.forget_idle()
     for records in replay(fleet.journal, offsets):
-        mailbox.take(records)
+        mailbox.on_records(records)
     mailbox._told_over = mailbox._drain or mailbox._close
     _log.info("mailbox.adopted", fleet=fleet.directory.name, open_events=book.open_events)
     return mailbox

@@ -183,10 +183,10 @@ def asker(config: SiteConfig, stage: Path) -> Callable[[ProbeTarget], None]:
         if target.scope == Scope.INPUTS:
             write_a_little(stage)
         elif target.name.startswith("file:"):
-            look_into(Path(urlsplit(target.name).path))
+            probe_directory(Path(urlsplit(target.name).path))
         else:
             for url in urls_of(target.name, config.endpoints):
-                look(mover, url)
+                probe_url(mover, url)
 
     return ask
 
@@ -203,16 +203,16 @@ def urls_of(place: str, endpoints: Iterable[Endpoint]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def look(mover: Mover, url: str) -> None:
+def probe_url(mover: Mover, url: str) -> None:
     """Ask a data server. What it says of a path, also that we may not see it, is an answer. Raises TransferError."""
     try:
-        mover.look(url, Watch(deadline_s=ANSWER_S, stall_s=ANSWER_S))
+        mover.stat(url, Watch(deadline_s=ANSWER_S, stall_s=ANSWER_S))
     except TransferError as error:
         if error.is_unasked or (error.transient and not error.missing):
             raise
 
 
-def look_into(directory: Path) -> None:
+def probe_directory(directory: Path) -> None:
     """Read one name of a directory. Raises SiteError; one that is not there, or closed to us, is an answer."""
     try:
         with os.scandir(directory) as entries:

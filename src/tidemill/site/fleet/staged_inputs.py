@@ -26,7 +26,7 @@ from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.site.data.way_learning import learner
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.workload import WaitingLoad
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import at_once, load_key
 from tidemill.wire.node import Failed, InputDef, Noted, Record
@@ -95,14 +95,14 @@ class StagedInputs:
         """Drop what was staged of jobs, and what is reserved for them."""
         idle: list[int] = []
         for job in jobs:
-            known = self._jobs.pop(job, None)
+            inputs = self._jobs.pop(job, None)
             self._begun.discard(job)
             self._asking.discard(job)
             self._waiting.discard(job)
             self.waiting_load.drop(job)
-            if known is not None and known.under_way is not None and not known.under_way.done():
-                self._ending[job] = known.under_way
-            elif known is not None:
+            if inputs is not None and inputs.under_way is not None and not inputs.under_way.done():
+                self._ending[job] = inputs.under_way
+            elif inputs is not None:
                 idle.append(job)
         if idle:
             self._stage.release(*idle)
@@ -129,10 +129,10 @@ class StagedInputs:
         """Break off what comes for jobs that have nothing left to run: one that is stopped, or that went back to the
         server, stays in our state for what it keeps, and is never asked for again. Merge steps move nothing."""
         jobs = self._log.pool.state.jobs
-        moving = [each for each in self._asking if each < s.STEP_BASE]
+        moving = [each for each in self._asking if each < site_state.STEP_BASE]
         self.forget(*(each for each in moving if each not in jobs or not jobs[each].ready))
 
-    def late(self, wait_max_s: float) -> list[tuple[s.SiteJob, str]]:
+    def late(self, wait_max_s: float) -> list[tuple[site_state.SiteJob, str]]:
         """Jobs that have waited for room for too long, and for what."""
         now_s = clock.monotonic_s()
         if not self._waiting or now_s < self._next_late_s:
@@ -165,131 +165,131 @@ class StagedInputs:
 
     def is_under_way(self, job: int) -> bool:
         """Whether inputs of this job are being copied, or come: what came of that is still to be taken."""
-        known = self._jobs.get(job)
-        return known is not None and (known.under_way is not None or bool(known.awaits))
+        inputs = self._jobs.get(job)
+        return inputs is not None and (inputs.under_way is not None or bool(inputs.awaits))
 
     def attributed(self, records: Sequence[Record]) -> dict[int, FarTrouble]:
         """What is known of the ways by which failed payloads read far files, by the record's place."""
         return self._stage.routes.reads.attributed(records)
 
-    def heard(self, records: Iterable[Record]) -> None:
+    def on_records(self, records: Iterable[Record]) -> None:
         """Events that failed: what their program opens is laid out again, by another way, before they are granted. So
         is a shared input as soon as it is known how long payloads wait for it: another way may be quicker."""
         records = list(records)
-        for number in self._stage.routes.learning.heard(records):
-            job, known = self._log.pool.state.jobs.get(number), self._jobs.get(number)
-            if job is not None and known is not None and _opens_shared(job):
-                known.staged = IntervalSet()
+        for number in self._stage.routes.learning.on_records(records):
+            job, inputs = self._log.pool.state.jobs.get(number), self._jobs.get(number)
+            if job is not None and inputs is not None and _opens_shared(job):
+                inputs.staged = IntervalSet()
         for record in records:
             if type(record) is Noted and record.topic == "cache":
                 self._stage.routes.heard_node(record)
             job = self._log.pool.state.jobs.get(record.job) if type(record) is Failed else None
-            known = None if job is None else self._jobs.get(job.id)
-            if job is None or known is None or not any(each.is_opened for each in job.spec.inputs):
+            inputs = None if job is None else self._jobs.get(job.id)
+            if job is None or inputs is None or not any(each.is_opened for each in job.spec.inputs):
                 continue
             assert type(record) is Failed
             self._stage.routes.doubt(job.id)
             if _opens_shared(job):
-                known.staged = IntervalSet()
+                inputs.staged = IntervalSet()
             else:
-                known.staged.remove(record.first, record.first + record.count)
+                inputs.staged.remove(record.first, record.first + record.count)
 
-    def is_blocked(self, job: s.SiteJob) -> bool:
+    def is_blocked(self, job: site_state.SiteJob) -> bool:
         """Whether nothing has happened to the job's inputs since they were last inspected, and nothing can start for
         them now: then the job need not be defined. Cheap."""
-        known = self._jobs.get(job.id)
-        if known is None:
+        inputs = self._jobs.get(job.id)
+        if inputs is None:
             if len(self._waiting) >= self._waiting_max and job.id not in self._stage.jobs_before:
                 self._weigh(job, IntervalSet())
                 return True
             return len(self._begun) >= BEGUN_MAX or job.id in self._ending
-        if known.under_way is not None:
-            return not known.under_way.done()
-        if known.began != job.began or not job.ready:
+        if inputs.under_way is not None:
+            return not inputs.under_way.done()
+        if inputs.began != job.began or not job.ready:
             return False
         first = job.ready[0].first
-        return not known.staged.touches(first, first + 1) and not self._may_begin(job, known)
+        return not inputs.staged.touches(first, first + 1) and not self._may_begin(job, inputs)
 
-    def of(self, job: int) -> list[InputDef]:
+    def inputs_of(self, job: int) -> list[InputDef]:
         """The inputs of a job that `is_ready`."""
         return self._jobs[job].inputs
 
-    def is_ready(self, job: s.SiteJob) -> bool:
+    def is_ready(self, job: site_state.SiteJob) -> bool:
         """Whether the first ready events are staged; has a thread stage them if not. Raises TidemillError once if that
         failed; the next call tries again."""
-        known = self._jobs.get(job.id)
-        if known is None:
+        inputs = self._jobs.get(job.id)
+        if inputs is None:
             # what an earlier agent staged is in use: its job is inspected, or others would wait for it
             if len(self._waiting) >= self._waiting_max and job.id not in self._stage.jobs_before:
                 self._weigh(job, IntervalSet())
                 return False
-            known = self._jobs[job.id] = _JobInputs(IntervalSet(), [], job.began)
-        if known.under_way is not None:
-            if not known.under_way.done():
+            inputs = self._jobs[job.id] = _JobInputs(IntervalSet(), [], job.began)
+        if inputs.under_way is not None:
+            if not inputs.under_way.done():
                 return False
             self._begun.discard(job.id)
-            if not self._has_no_room(job, known):
-                self._take(job.id, known)
-        if known.began != job.began:  # its owner may have repaired them since
+            if not self._has_no_room(job, inputs):
+                self._apply_staged(job.id, inputs)
+        if inputs.began != job.began:  # its owner may have repaired them since
             self.forget(job.id)
             self._ending[job.id] = self._executor.submit(self._stage.clean, job.id)
             return False
         if not job.ready:
             return False
-        if known.staged.touches(job.ready[0].first, job.ready[0].first + 1):
+        if inputs.staged.touches(job.ready[0].first, job.ready[0].first + 1):
             return True
-        if self._may_begin(job, known):
-            known.awaits = ()
-            known.waits_for_room = False
+        if self._may_begin(job, inputs):
+            inputs.awaits = ()
+            inputs.waits_for_room = False
             self._waiting.discard(job.id)
             self._begun.add(job.id)
             self._asking.add(job.id)
-            known.is_begun = bool(job.grants)
-            known.events = self._next_events(job, known.step_max)
-            known.under_way = self._start(job, known.events)
+            inputs.is_begun = bool(job.grants)
+            inputs.events = self._next_events(job, inputs.step_max)
+            inputs.under_way = self._start(job, inputs.events)
         return False
 
-    def _may_begin(self, job: s.SiteJob, known: _JobInputs) -> bool:
+    def _may_begin(self, job: site_state.SiteJob, inputs: _JobInputs) -> bool:
         """Whether a thread may be asked for the next inputs now."""
         if job.id in self._ending:
             return False
-        if known.awaits and not self._stage.is_done(known.awaits):
+        if inputs.awaits and not self._stage.is_done(inputs.awaits):
             self._begun.add(job.id)
             return False
-        if known.waits_for_room:
-            self._weigh(job, known.staged)
+        if inputs.waits_for_room:
+            self._weigh(job, inputs.staged)
             if not self._stage.may_try(job.id):
                 return False
         return len(self._begun) < BEGUN_MAX or job.id in self._begun
 
-    def covered(self, job: s.SiteJob, piece: s.UndonePiece) -> int:
+    def covered(self, job: site_state.SiteJob, piece: site_state.UndonePiece) -> int:
         """How many events of the piece, from its first, have their inputs."""
-        known = self._jobs.get(job.id)
-        if known is None:
+        inputs = self._jobs.get(job.id)
+        if inputs is None:
             return piece.count
-        inside = known.staged.within(piece.first, piece.first + piece.count)
+        inside = inputs.staged.within(piece.first, piece.first + piece.count)
         return inside[0][1] - piece.first if inside and inside[0][0] == piece.first else 0
 
-    def _has_no_room(self, job: s.SiteJob, known: _JobInputs) -> bool:
+    def _has_no_room(self, job: site_state.SiteJob, inputs: _JobInputs) -> bool:
         """Whether the thread found no room for what it was asked for; then it is asked again later."""
-        assert known.under_way is not None
-        error = known.under_way.exception()
+        assert inputs.under_way is not None
+        error = inputs.under_way.exception()
         if isinstance(error, NoRoomError):
-            known.waits_for_room = True
-            if not known.is_begun:  # it holds nothing while it waits
-                known.staged = IntervalSet()
+            inputs.waits_for_room = True
+            if not inputs.is_begun:  # it holds nothing while it waits
+                inputs.staged = IntervalSet()
             self._waiting.add(job.id)
-            self._weigh(job, known.staged)
+            self._weigh(job, inputs.staged)
         elif isinstance(error, StepTooLargeError):
-            known.step_max = error.events_max
+            inputs.step_max = error.events_max
         else:
-            known.step_max = min(2 * known.step_max, STAGED_EVENTS_PER_STEP)
+            inputs.step_max = min(2 * inputs.step_max, STAGED_EVENTS_PER_STEP)
             self.waiting_load.drop(job.id)
             return False
-        known.under_way = None
+        inputs.under_way = None
         return True
 
-    def _weigh(self, job: s.SiteJob, staged: IntervalSet) -> None:
+    def _weigh(self, job: site_state.SiteJob, staged: IntervalSet) -> None:
         """Note how many ready events of the job wait for room: those that are staged do not."""
         ready = sum(piece.count for piece in job.ready)
         for piece in job.ready if staged else ():
@@ -309,9 +309,9 @@ class StagedInputs:
             self._untrimmed[self._trimmed_max :],
         )
         for job in (jobs[number] for number in some if number in jobs):
-            known = self._jobs.get(job.id)
-            is_busy = job.id in self._ending or (known is not None and known.under_way is not None)
-            has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
+            inputs = self._jobs.get(job.id)
+            is_busy = job.id in self._ending or (inputs is not None and inputs.under_way is not None)
+            has_inputs = bool(job.spec.inputs) or job.id >= site_state.STEP_BASE
             if is_busy or not has_inputs or self._trimmed.get(job.id) == len(job.open):
                 continue
             self._trimmed[job.id] = len(job.open)
@@ -319,28 +319,28 @@ class StagedInputs:
                 self.forget(job.id)
                 self._ending[job.id] = self._executor.submit(self._stage.clean, job.id)
             elif any(each.kind is InputKind.EACH for each in job.spec.inputs):
-                if known is not None:
-                    known.staged = _common(known.staged, job.open)
+                if inputs is not None:
+                    inputs.staged = _common(inputs.staged, job.open)
                 self._ending[job.id] = self._executor.submit(self._stage.drop_events, job.id, job.open.copy())
 
-    def _take(self, job: int, known: _JobInputs) -> None:
-        done, known.under_way = known.under_way, None
+    def _apply_staged(self, job: int, inputs: _JobInputs) -> None:
+        done, inputs.under_way = inputs.under_way, None
         assert done is not None
         try:
-            known.inputs = done.result()
+            inputs.inputs = done.result()
         except MovesPendingError as error:
-            known.awaits = error.awaits
+            inputs.awaits = error.awaits
             return
         except TidemillError:
-            known.tries += 1
-            if not known.is_begun:  # it holds nothing while its trouble lasts
-                known.staged = IntervalSet()
+            inputs.tries += 1
+            if not inputs.is_begun:  # it holds nothing while its trouble lasts
+                inputs.staged = IntervalSet()
             raise
         self._asking.discard(job)
-        for first, end in known.events:
-            known.staged.add(first, end)
+        for first, end in inputs.events:
+            inputs.staged.add(first, end)
 
-    def _next_events(self, job: s.SiteJob, events_max: int) -> list[tuple[int, int]]:
+    def _next_events(self, job: site_state.SiteJob, events_max: int) -> list[tuple[int, int]]:
         if not any(each.kind is InputKind.EACH for each in job.spec.inputs):
             return [(0, max(1, job.spec.events))]
         events: list[tuple[int, int]] = []
@@ -353,20 +353,20 @@ class StagedInputs:
                 break
         return events
 
-    def _start(self, job: s.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
-        if job.id < s.STEP_BASE:
+    def _start(self, job: site_state.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
+        if job.id < site_state.STEP_BASE:
             reader = Reader(job.owner, job.from_jobs, self._opening(job))
             return self._executor.submit(
                 self._stage.stage, job.id, job.spec, events, reader, bool(job.grants)
             )
-        source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
+        source, index = divmod(job.id - site_state.STEP_BASE, site_state.STEPS_MAX)
         owner = self._log.pool.state.jobs[source]
         output = self._preparer.outputs(owner.spec)[index]
         parts = sorted(owner.parts, key=lambda part: part.first)
         executor = self._stage.copiers or self._executor
         return executor.submit(self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory)
 
-    def _opening(self, job: s.SiteJob) -> Opening:
+    def _opening(self, job: site_state.SiteJob) -> Opening:
         """By which program the job's inputs are read, and which tries have failed."""
         if not any(each.is_opened for each in job.spec.inputs):
             return Opening()
@@ -377,7 +377,7 @@ class StagedInputs:
         return Opening(opens, why_closed, failures, ready, learner(job.spec), asked, job.owner)
 
 
-def _opens_shared(job: s.SiteJob) -> bool:
+def _opens_shared(job: site_state.SiteJob) -> bool:
     return any(each.is_opened and each.kind is InputKind.SHARED for each in job.spec.inputs)
 
 

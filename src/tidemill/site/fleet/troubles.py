@@ -28,7 +28,7 @@ from tidemill.site import constants
 from tidemill.site.fleet.breakers import Breaker, Reason, TroubleCause
 from tidemill.site.fleet.own_probe import AppProbes, OwnProbes, ProbeTarget, asker
 from tidemill.site.fleet.waits import Meets, Waits
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import at_once, load_key
 from tidemill.transfer.contract import TransferError
@@ -62,7 +62,7 @@ class Judgement(NamedTuple):
     reason: Reason | None = None
 
 
-def judge(job: s.SiteJob, error: TidemillError, *, staging: bool) -> Judgement:
+def judge(job: site_state.SiteJob, error: TidemillError, *, staging: bool) -> Judgement:
     """Whose fault an error is that came of defining a job, or of staging its inputs."""
     message = error.message + (f" ({error.hint})" if error.hint else "")
     at_us = clock.now_us()
@@ -87,7 +87,7 @@ def judge(job: s.SiteJob, error: TidemillError, *, staging: bool) -> Judgement:
     )
 
 
-def _scope(job: s.SiteJob, error: SiteError, *, staging: bool) -> tuple[str, str, str]:
+def _scope(job: site_state.SiteJob, error: SiteError, *, staging: bool) -> tuple[str, str, str]:
     """Which other jobs would meet the same: scope, name, and the path there."""
     if not staging:
         return (Scope.APP, job.spec.app, "") if job.spec.app else ("", "", "")
@@ -102,7 +102,7 @@ def _scope(job: s.SiteJob, error: SiteError, *, staging: bool) -> tuple[str, str
     return (Scope.INPUT, place_of(url), prefix_of(url)) if url else ("", "", "")
 
 
-def _meets(job: s.SiteJob) -> Meets:
+def _meets(job: site_state.SiteJob) -> Meets:
     """Whether this job would meet a cause."""
     return lambda cause: (
         concerns(cause.owner, job.owner) and meets(cause.scope, cause.name, app=job.spec.app, urls=_urls(job))
@@ -114,8 +114,8 @@ def _place(cause: TroubleCause) -> str:
     return place_of(cause.name) if cause.scope == Scope.INPUT and cause.name.endswith("/") else cause.name
 
 
-def _urls(job: s.SiteJob) -> Iterable[str]:
-    return _STEP if job.id >= s.STEP_BASE else (each.url for each in job.spec.inputs)
+def _urls(job: site_state.SiteJob) -> Iterable[str]:
+    return _STEP if job.id >= site_state.STEP_BASE else (each.url for each in job.spec.inputs)
 
 
 def read_troubles(site_dir: Path) -> TroublesRecord:
@@ -161,12 +161,12 @@ class SiteTroubles:
         """For the server and for people."""
         return self._waits.troubles(clock.now_us())
 
-    def step(self) -> list[tuple[s.SiteJob, Evidence]]:
+    def step(self) -> list[tuple[site_state.SiteJob, Evidence]]:
         """Choose what is tried again; the jobs that go back, because they have waited for too long."""
         now_us, now_s = clock.now_us(), clock.monotonic_s()
         self._probe(now_us, now_s)
         self._waits.step(now_us)
-        self._tell()
+        self._log_changes()
         if now_s < self._next_tend_s and not self._waits.is_news:
             return []
         late = []
@@ -180,7 +180,7 @@ class SiteTroubles:
 
     # ---- jobs ----
 
-    def may_try(self, job: s.SiteJob) -> bool:
+    def may_try(self, job: site_state.SiteJob) -> bool:
         """Whether to define the job and stage its inputs now."""
         if not self._waits.is_needed:
             return True
@@ -189,7 +189,7 @@ class SiteTroubles:
             job.id, _meets(job), (load_key(job.spec), events), clock.now_us(), job.owner
         )
 
-    def failed(self, job: s.SiteJob, error: TidemillError, *, staging: bool) -> Evidence | None:
+    def failed(self, job: site_state.SiteJob, error: TidemillError, *, staging: bool) -> Evidence | None:
         """The job could not be defined, or its inputs staged: the evidence with which it goes back, None = it waits."""
         evidence, reason = judge(job, error, staging=staging)
         if reason is None:
@@ -201,7 +201,7 @@ class SiteTroubles:
             _log.warning("job.waits", job=job.id, failure=evidence.failure.value, reason=evidence.message)
         return None
 
-    def ready(self, job: s.SiteJob) -> None:
+    def ready(self, job: site_state.SiteJob) -> None:
         """The job is defined and its inputs are there."""
         if self._waits.is_needed:
             self._waits.succeeded(job.id, _meets(job), clock.now_us(), owner=job.owner)
@@ -227,7 +227,7 @@ class SiteTroubles:
         if self._waits.is_needed:
             self._waits.hasten(FailureClass.STAGE_IN, clock.now_us(), scope=Scope.INPUTS)
 
-    def heard(self, records: Iterable[Record]) -> None:
+    def on_records(self, records: Iterable[Record]) -> None:
         """Images that could not be used on nodes: several nodes in a row are the site's image."""
         jobs = self._log.pool.state.jobs
         now_us = clock.now_us()
@@ -297,7 +297,7 @@ class SiteTroubles:
             fault=fault.value,
         )
 
-    def _tell(self) -> None:
+    def _log_changes(self) -> None:
         if not self._waits.is_news:
             return
         now = {each.cause: each for each in self._waits.breakers if each.is_open}

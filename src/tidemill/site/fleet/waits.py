@@ -307,29 +307,29 @@ class Waits:
 
     def _breaker(self, cause: TroubleCause, reason: Reason, now_us: int) -> Breaker | None:
         """The breaker of a cause, with these words; None = no more can be made."""
-        known = self._breakers.get(cause)
-        if known is None:
+        breaker = self._breakers.get(cause)
+        if breaker is None:
             if cause.scope and not self._has_room(cause):
                 return None
-            known = self._add(
+            breaker = self._add(
                 Breaker(
                     failure=cause.failure, scope=cause.scope, name=cause.name, owner=cause.owner,
                     since_us=now_us,
                 )
             )  # fmt: skip
             self.is_news = True
-        if not known.is_open and not known.failed:
-            known.since_us = now_us
-        if not known.is_probed:
-            known.message, known.hint = reason.message[:TEXT_MAX], reason.hint[:TEXT_MAX]
-        return known
+        if not breaker.is_open and not breaker.failed:
+            breaker.since_us = now_us
+        if not breaker.is_probed:
+            breaker.message, breaker.hint = reason.message[:TEXT_MAX], reason.hint[:TEXT_MAX]
+        return breaker
 
     def _single(self, reason: Reason, now_us: int) -> Breaker:
         """What the owner's jobs wait for where no more causes are told apart."""
         cause = TroubleCause(reason.cause.failure, "", "", reason.owner)
-        found = self._breaker(cause, reason, now_us)
-        assert found is not None  # those without a scope always have room
-        return found
+        breaker = self._breaker(cause, reason, now_us)
+        assert breaker is not None  # those without a scope always have room
+        return breaker
 
     def _has_room(self, cause: TroubleCause) -> bool:
         """Whether another breaker may be made, after one that is idle went: the owner's own first."""
@@ -362,8 +362,8 @@ class Waits:
 
     def _forget_alone(self, shared: TroubleCause, owner: str) -> None:
         """Drop what is counted for all, if only this owner's failures are."""
-        known = self._breakers.get(shared)
-        if known is None or known.is_open or any(each.owner != owner for each in known.failing):
+        breaker = self._breakers.get(shared)
+        if breaker is None or breaker.is_open or any(each.owner != owner for each in breaker.failing):
             return
         if not any(wait.cause == shared for wait in self._jobs.values()):
             self._drop(shared)

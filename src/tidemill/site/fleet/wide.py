@@ -20,7 +20,7 @@ from tidemill.site.applications.launching import Launching
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
 from tidemill.site.fleet.workload import event_s
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import WideLoad
 
@@ -78,14 +78,14 @@ class WidePlan(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str = ""
 
 
-def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBounds) -> WidePlan:
+def plan_wide(needs: Sequence[Need], allocations: Sequence[HeldWide], bounds: WideBounds) -> WidePlan:
     """The wide allocations to ask for and to give up, in the order of the needs. Given up are those that wait for
     nothing and, where nodes are short, those that have no work."""
     wanted = {need.nodes: min(need.events, _filled(need, bounds)) for need in needs if need.events > 0}
     cancel: list[str] = []
     mine: dict[int, int] = {}
     used = 0
-    for each in sorted(held, key=lambda each: each.is_waiting):  # those that run come first
+    for each in sorted(allocations, key=lambda each: each.is_waiting):  # those that run come first
         count = mine.get(each.nodes, 0)
         if each.is_waiting and (not each.is_useful or count >= wanted.get(each.nodes, 0)):
             cancel.append(each.name)
@@ -93,7 +93,7 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
         mine[each.nodes] = count + each.is_useful
         used += each.nodes
     if _is_short(wanted, mine=mine, room=bounds.nodes_max - used):
-        idle = [each for each in held if not each.is_waiting and not wanted.get(each.nodes)]
+        idle = [each for each in allocations if not each.is_waiting and not wanted.get(each.nodes)]
         cancel += [each.name for each in idle]
         used -= sum(each.nodes for each in idle)
     submit: list[WideRequest] = []
@@ -126,7 +126,9 @@ def _is_short(wanted: dict[int, int], *, mine: dict[int, int], room: int) -> boo
     return missing > room
 
 
-def room_for(waiting: Sequence[s.Allocation], others: Sequence[s.Allocation], free: int) -> list[str]:
+def room_for(
+    waiting: Sequence[site_state.Allocation], others: Sequence[site_state.Allocation], free: int
+) -> list[str]:
     """On the embedded batch system, which knows no priorities: the ordinary allocations to give up so that the first
     wide one that waits can start. Those that wait stand before it; of the others the newest go."""
     if not waiting:
@@ -226,7 +228,7 @@ class Wide:
         missing_s = nodes * walltime_s - open_s
         return missing_s * cores if missing_s > nodes * walltime_s / 8 else 0.0
 
-    def held(self, living: Sequence[s.Allocation]) -> list[HeldWide]:
+    def held(self, living: Sequence[site_state.Allocation]) -> list[HeldWide]:
         """Our wide allocations among those that have not ended."""
         fleets = self._log.pool.state.fleets
         return [

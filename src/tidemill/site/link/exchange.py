@@ -22,12 +22,12 @@ class Exchange:
         self.intake = OrderIntake(site.log, site.config, denials)
         self._has_asked = False  #: for work, with the last request
 
-    def take(self) -> bool:
+    def apply_reply(self) -> bool:
         """Take the server's answer over into the log, if it has come; whether it changed anything."""
-        reply = self.sync.take()
+        reply = self.sync.poll_reply()
         if reply is None:
             return False
-        return self.intake.take(reply)
+        return self.intake.apply(reply)
 
     def is_due(self, capacity: Capacity) -> bool:
         """Whether to send a request now: it is time, results wait, or the server has more and this site has room."""

@@ -13,7 +13,7 @@ from tidemill.log import Log
 from tidemill.site import constants
 from tidemill.site.link.screening import OrderLimits, Pace, Screen, Screened, room_of
 from tidemill.site.staff.denials import Denials
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.wire.api import LeaseOrder, SyncReply
 
@@ -32,8 +32,8 @@ class OrderIntake:
         self._pace = Pace(constants.LEASES_PER_MIN_MAX)
         self._denials = denials
         self._is_first = True
-        self._told = 0
-        self._untold = 0
+        self._logged = 0
+        self._unlogged = 0
         self._window_s = 0.0
         self._full = ""
 
@@ -43,18 +43,18 @@ class OrderIntake:
         jobs = self._limits.jobs_max - len(self._log.pool.state.jobs)
         return max(0, min(jobs, self._pace.left(clock.monotonic_s())))
 
-    def take(self, reply: SyncReply) -> bool:
+    def apply(self, reply: SyncReply) -> bool:
         """Take a reply over; whether it changed anything."""
         state = self._log.pool.state
         now_s = clock.monotonic_s()
         settlement = self._log.pool.settlement
         room = room_of(settlement, self._limits, leases_max=self._leases_max, paced=self._pace.left(now_s))
-        screened = Screen(state, self._limits, room, self._denials.why).look(reply.orders)
+        screened = Screen(state, self._limits, room, self._denials.why).screen_orders(reply.orders)
         self._pace.spend(sum(isinstance(order, LeaseOrder) for order in screened.orders))
         has_acked = bool(state.reports) and reply.acked >= state.reports[0].n
         if has_acked or screened.passed > state.have:
             self._log.apply(
-                s.Replied(
+                site_state.Replied(
                     acked=min(reply.acked, state.next_report),
                     orders=screened.orders,
                     at_us=clock.now_us(),
@@ -63,47 +63,51 @@ class OrderIntake:
                     illegal=list(screened.illegal),
                 )
             )
-        self._tell(screened, now_s)
+        self._log_screened(screened, now_s)
         return has_acked or bool(screened.orders)
 
     def deny(self) -> list[int]:
         """Check whom the staff deny now, and end their work; the jobs that were ended."""
-        if not self._denials.look(clock.monotonic_s()) and not self._is_first:
+        if not self._denials.reload_if_changed(clock.monotonic_s()) and not self._is_first:
             return []
         first, self._is_first = self._is_first, False
         if not first:
             _log.warning("denied.changed", submitters=self._denials.names(), problem=self._denials.problem)
         found: defaultdict[str, list[int]] = defaultdict(list)
         for job in self._log.pool.state.jobs.values():
-            why = self._denials.why(job.owner) if (job.open or job.grants) and job.id < s.STEP_BASE else None
+            why = (
+                self._denials.why(job.owner)
+                if (job.open or job.grants) and job.id < site_state.STEP_BASE
+                else None
+            )
             if why is not None:
                 found[why].append(job.id)
         for why, jobs in found.items():
-            self._log.apply(s.Denied(jobs=jobs, reason=why))
+            self._log.apply(site_state.Denied(jobs=jobs, reason=why))
             _log.warning("jobs.denied", jobs=len(jobs), first=jobs[0], reason=why)
         return [job for jobs in found.values() for job in jobs]
 
-    def _tell(self, screened: Screened, now_s: float) -> None:
+    def _log_screened(self, screened: Screened, now_s: float) -> None:
         if now_s >= self._window_s:
-            if self._untold:
-                _log.warning("orders.untold", refused=self._untold)
-            self._window_s, self._told, self._untold = now_s + TOLD_S, 0, 0
+            if self._unlogged:
+                _log.warning("orders.untold", refused=self._unlogged)
+            self._window_s, self._logged, self._unlogged = now_s + TOLD_S, 0, 0
         for order in screened.orders if screened.refused else ():
             if order.n not in screened.refused:
                 continue
-            if self._told >= TOLD:
-                self._untold += 1
+            if self._logged >= TOLD:
+                self._unlogged += 1
                 continue
-            self._told += 1
+            self._logged += 1
             why = screened.refused[order.n]
             assert isinstance(order, LeaseOrder), "only leases are refused"
             _log.warning("lease.refused", job=order.job, submitter=order.owner, reason=why)
         if screened.dropped:
-            if self._told < TOLD:
-                self._told += 1
+            if self._logged < TOLD:
+                self._logged += 1
                 _log.error("orders.senseless", orders=screened.dropped, reason=screened.why)
             else:
-                self._untold += screened.dropped
+                self._unlogged += screened.dropped
         if screened.full != self._full:
             self._full = screened.full
             if screened.full:

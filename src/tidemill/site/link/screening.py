@@ -20,7 +20,7 @@ from tidemill.model import legal
 from tidemill.model.failure import ILLEGAL
 from tidemill.model.job import EVENTS_MAX, JobSpec
 from tidemill.site import constants
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
 from tidemill.wire.node import FORM_BASE
@@ -101,7 +101,9 @@ def room_of(settlement: Settlement, limits: OrderLimits, *, leases_max: int, pac
 class Screen:
     """Screens one reply. `deny`: why a submitter's jobs do not run here, None = they may."""
 
-    def __init__(self, state: s.SiteState, limits: OrderLimits, room: IntakeRoom, deny: Deny) -> None:
+    def __init__(
+        self, state: site_state.SiteState, limits: OrderLimits, room: IntakeRoom, deny: Deny
+    ) -> None:
         self._jobs = state.jobs
         self._have = state.have
         self._limits = limits
@@ -114,7 +116,7 @@ class Screen:
         self._refused: dict[int, str] = {}
         self._illegal: list[int] = []
 
-    def look(self, orders: Sequence[api.Order]) -> Screened:
+    def screen_orders(self, orders: Sequence[api.Order]) -> Screened:
         """What to take of them."""
         passed, dropped, why = self._have, 0, ""
         end = min(api.ORDER_NUMBER_MAX, self._have + api.ORDER_JUMP_MAX)
@@ -133,14 +135,14 @@ class Screen:
             if full:
                 left = len(orders) - at
                 return self._screened(passed, dropped, why)._replace(left=left, full=full)
-            self._take(order)
+            self._accept(order)
             passed = order.n
         return self._screened(passed, dropped, why)
 
     def _screened(self, passed: int, dropped: int, why: str) -> Screened:
         return Screened(self._orders, self._refused, passed, dropped, why, illegal=self._illegal)
 
-    def _take(self, order: api.Order) -> None:
+    def _accept(self, order: api.Order) -> None:
         room = self._room
         if isinstance(order, api.LeaseOrder):
             room["paced"] -= 1

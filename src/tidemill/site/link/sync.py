@@ -21,8 +21,8 @@ from tidemill.log import Log
 from tidemill.site import constants
 from tidemill.site.link.transport import open_transport
 from tidemill.wire.api import SyncReply, SyncRequest
-from tidemill.wire.http import ConflictError, TooLongError
 from tidemill.wire.protocol import PROTOCOL, mismatch
+from tidemill.wire.server_connection import ConflictError, TooLongError
 
 UNIX_INTERVAL_S = 0.2
 TCP_INTERVAL_S = 10.0
@@ -57,7 +57,7 @@ class Sync:
         self.failures = self.failed = 0  #: in a row; since the start
         self.last_s = self._began_s = 0.0
         self.more = False
-        self.said: str | None = None
+        self.last_error: str | None = None
         self.contested = ""  #: why the server takes another agent for this site's; empty = it does not
 
     def is_due(self, *, presses: bool) -> bool:
@@ -68,7 +68,7 @@ class Sync:
         return now >= self._next_s or (presses and not self.failures and now >= self._pressed_s)
 
     def start(self, request: SyncRequest) -> None:
-        """Send a request; `take` gives the answer when it is there."""
+        """Send a request; `poll_reply` gives the answer when it is there."""
         assert self._under_way is None
         self._began_s = clock.monotonic_s()
         if request.reports:
@@ -80,7 +80,7 @@ class Sync:
         """The exchange whose answer is awaited; None = there is none."""
         return self._under_way
 
-    def take(self) -> SyncReply | None:
+    def poll_reply(self) -> SyncReply | None:
         """The answer if it has come. A server that is unreachable, or takes another agent for this site's, is asked
         again at growing intervals."""
         if self._under_way is None or not self._under_way.done():
@@ -97,7 +97,7 @@ class Sync:
         if self.failures:
             _log.info("server.answers", after_failures=self.failures)
         self.failures = 0
-        self.said = None
+        self.last_error = None
         self.more = reply.more
         now = clock.monotonic_s()
         self.last_s = now - self._began_s
@@ -139,8 +139,8 @@ class Sync:
         message, hint = error.message[:SAID_CHARACTERS_MAX], (error.hint or "")[:SAID_CHARACTERS_MAX] or None
         if isinstance(error, ConflictError):
             self.contested = message
-        if message != self.said:
-            self.said = message
+        if message != self.last_error:
+            self.last_error = message
             if isinstance(error, ConflictError):
                 _log.error("server.contests", reason=message, hint=hint, next_try_s=round(pause_s, 1))
                 return

@@ -11,7 +11,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.site import constants
 from tidemill.wire.api import SyncReply, SyncRequest
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 from tidemill.wire.transports import SyncBounds, Transport, kind_of
 
 LONGEST_S = 300.0  #: for a whole exchange, however slowly it comes: as long as 32 MB take at 1 Mbit/s

@@ -35,7 +35,7 @@ from tidemill.site import constants as site_constants
 from tidemill.site.nodes.batch_calls import ActionsDone
 from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.nodes.retention import Leftovers
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 
 INTENT_LOST_S = 10.0
@@ -106,7 +106,7 @@ class Allocations:
         self.leftovers = Leftovers(log.pool.state.allocations.values())
 
     @property
-    def living(self) -> list[s.Allocation]:
+    def living(self) -> list[site_state.Allocation]:
         """Those that have not ended, oldest first."""
         return [a for a in self._log.pool.state.allocations.values() if a.state not in ALLOCATION_FINAL]
 
@@ -129,13 +129,13 @@ class Allocations:
             for name, word in self._waiting.items()
             if name in known and known[name].state is AllocationState.QUEUED and not known[name].canceled_us
         )
-        found = []
+        result = []
         for word, number in counts.most_common(REASONS_MAX):
             shown, meaning = shown_reason(self._config.batch, word)
             if shown:
                 reason = shown[:REASON_CHARACTERS_MAX]
-                found.append(QueuedReason(reason=reason, allocations=number, meaning=meaning))
-        return found
+                result.append(QueuedReason(reason=reason, allocations=number, meaning=meaning))
+        return result
 
     def singles(self, names: Iterable[str], *, waiting: bool = False) -> int:
         """How many of these are jobs of their own in the batch system, which counts an array once; of those that still
@@ -144,7 +144,7 @@ class Allocations:
         found = [known[name] for name in names if name in known and split_element(name)[1] is None]
         return sum(not waiting or each.state is AllocationState.QUEUED for each in found)
 
-    def watched(self, now_us: int) -> list[s.Allocation]:
+    def watched(self, now_us: int) -> list[site_state.Allocation]:
         """Those to ask for: the living, and those that were lost not long ago."""
         since_us = now_us - int(LOST_WATCHED_S * 1e6)
         return [
@@ -162,7 +162,7 @@ class Allocations:
         name = f"tm-{self._config.name}-e{state.epoch}-{state.next_allocation}"
         now_us = clock.now_us()
         self._log.apply(
-            s.Intended(
+            site_state.Intended(
                 allocation=name,
                 fleet=ask.fleet,
                 nodes=ask.nodes,
@@ -235,7 +235,9 @@ class Allocations:
         for error in acted.errors:
             _log.warning("batch.refused", reason=error.message, hint=error.hint)
 
-    def _submitted(self, submission: BatchSubmission, elements: list[s.Allocation], batch_id: str) -> None:
+    def _submitted(
+        self, submission: BatchSubmission, elements: list[site_state.Allocation], batch_id: str
+    ) -> None:
         for allocation in elements:
             if allocation.state is AllocationState.INTENDED:
                 self._note(allocation, AllocationState.QUEUED, batch_id, "")
@@ -249,18 +251,18 @@ class Allocations:
         )
 
     def _refused(
-        self, submission: BatchSubmission, elements: list[s.Allocation], error: TidemillError
+        self, submission: BatchSubmission, elements: list[site_state.Allocation], error: TidemillError
     ) -> None:
         if not is_transient(error):
             for allocation in elements:
                 self._note(allocation, AllocationState.FAILED, "", error.message)
         self._failed_start(submission.name, error.message)
 
-    def _shortened(self, allocation: s.Allocation, end_s: float) -> None:
+    def _shortened(self, allocation: site_state.Allocation, end_s: float) -> None:
         """Note the end that the batch system has set; its fleet gets its order from that."""
         if allocation.state is AllocationState.ACTIVE:
             self._log.apply(
-                s.Observed(
+                site_state.Observed(
                     allocation=allocation.name,
                     state=allocation.state,
                     batch_id=allocation.batch_id,
@@ -272,7 +274,7 @@ class Allocations:
 
     # ---- answers ----
 
-    def take(self, statuses: dict[str, Status]) -> bool:
+    def apply_statuses(self, statuses: dict[str, Status]) -> bool:
         """Note the states that the batch system reports. Whether anything changed."""
         allocations = self._log.pool.state.allocations
         changed = False
@@ -312,7 +314,7 @@ class Allocations:
         """A pilot has worked: allocations start."""
         self.starts_failed = 0
 
-    def _observe(self, allocation: s.Allocation, status: Status) -> bool:
+    def _observe(self, allocation: site_state.Allocation, status: Status) -> bool:
         if status.answer is Answer.UNCLEAR:
             self._gone_since.setdefault(allocation.name, clock.monotonic_s())
             return False
@@ -336,7 +338,7 @@ class Allocations:
         reason = status.reason + (f": {status.output_tail}" if status.output_tail else "")
         requeued = status.requeued > allocation.requeued
         self._log.apply(
-            s.Observed(
+            site_state.Observed(
                 allocation=allocation.name,
                 state=status.state,
                 batch_id=status.batch_id,
@@ -380,7 +382,7 @@ class Allocations:
             return status.gpus
         return sum(self.gpus_of_node.get(each, 0) for each in status.nodes)
 
-    def _ended(self, allocation: s.Allocation, ending: Ending, reason: str) -> None:
+    def _ended(self, allocation: site_state.Allocation, ending: Ending, reason: str) -> None:
         _log.info(
             "allocation.ended",
             allocation=allocation.name,
@@ -399,7 +401,7 @@ class Allocations:
         """Whether people have stopped the site: pilots leave then by themselves, and nothing has failed."""
         return self._log.pool.state.stop is not None
 
-    def _is_failed_start(self, allocation: s.Allocation, ending: Ending) -> bool:
+    def _is_failed_start(self, allocation: site_state.Allocation, ending: Ending) -> bool:
         if allocation.pilots or allocation.canceled_us or allocation.leaves or self._is_stopped:
             return False
         if allocation.hosts and not self._is_local:
@@ -411,7 +413,7 @@ class Allocations:
             return allocation.state is not AllocationState.CANCELED
         return ending in STARTED_FAILED
 
-    def _gone(self, allocation: s.Allocation) -> bool:
+    def _gone(self, allocation: site_state.Allocation) -> bool:
         """Neither queue nor accounting know it. A submit that was under way may still appear for a while; for one that
         was submitted the adapter has waited. Pilots that reported their end have ended it."""
         if allocation.state is AllocationState.LOST:
@@ -432,15 +434,17 @@ class Allocations:
         _log.warning("allocation.lost", allocation=allocation.name, reason=reason)
         return True
 
-    def _patience_s(self, allocation: s.Allocation) -> float:
+    def _patience_s(self, allocation: site_state.Allocation) -> float:
         """How long what is gone may still come, since it was not found first."""
         if allocation.state is not AllocationState.INTENDED:
             return 0.0  # adapters say UNCLEAR for UNKNOWN_S
         return INTENT_LOST_S if self._is_local else max(INTENT_LOST_S, batch_constants.COMMAND_TIMEOUT_S)
 
-    def _note(self, allocation: s.Allocation, state: AllocationState, batch_id: str, reason: str) -> None:
+    def _note(
+        self, allocation: site_state.Allocation, state: AllocationState, batch_id: str, reason: str
+    ) -> None:
         self._log.apply(
-            s.Observed(
+            site_state.Observed(
                 allocation=allocation.name,
                 state=state,
                 batch_id=batch_id,
@@ -466,7 +470,7 @@ def gpus_of_node(snapshot: Snapshot) -> dict[str, int]:
     return {name: gpus for name, gpus in found.items() if gpus}
 
 
-def _is_news(allocation: s.Allocation, status: Status) -> bool:
+def _is_news(allocation: site_state.Allocation, status: Status) -> bool:
     """Whether the status has more than the log."""
     return (
         status.state is not allocation.state

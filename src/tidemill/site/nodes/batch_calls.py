@@ -78,8 +78,8 @@ Answered = PollAnswer | Glanced | ActionsDone | FilesRemoved | Unreachable
 
 
 class BatchCalls:
-    """Makes the calls; `take` gives the answer of the last one. With `inline` they are made at once, in the caller: for
-    a batch system that answers in milliseconds."""
+    """Makes the calls; `poll_answer` gives the answer of the last one. With `inline` they are made at once, in the
+    caller: for a batch system that answers in milliseconds."""
 
     def __init__(self, batch: BatchSystem, check: Callable[[], None], *, inline: bool) -> None:
         self.batch = batch
@@ -109,7 +109,7 @@ class BatchCalls:
         """Delete the files of these ended allocations, and of these submissions without a living one."""
         self._start(lambda: _forget(self.batch, names, submissions))
 
-    def take(self) -> Answered | None:
+    def poll_answer(self) -> Answered | None:
         """The answer; None while there is none. Raises SupersededError when a newer agent serves the site."""
         if self._under_way is None or not self._under_way.done():
             return None

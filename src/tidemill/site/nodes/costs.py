@@ -50,7 +50,7 @@ class Costs:
         self._pilots: dict[str, _Pilot] = {}
         self._first: dict[str, int] = {}
 
-    def heard(
+    def on_records(
         self,
         records: Iterable[Record],
         allocations: dict[str, Allocation],
@@ -64,7 +64,7 @@ class Costs:
             elif type(record) is Done:
                 self._worked(record, allocations)
             elif type(record) is Failed:
-                self._told(record.p, record.slot, record.at_us)
+                self._note_slot(record.p, record.slot, record.at_us)
                 pilot = self._pilots.get(allocation_of(record.p))
                 if pilot is not None:
                     pilot.failed += 1
@@ -113,7 +113,7 @@ class Costs:
         self._first.pop(name, None)
 
     def _worked(self, record: Done, allocations: dict[str, Allocation]) -> None:
-        self._told(record.p, record.slot, record.ended_us)
+        self._note_slot(record.p, record.slot, record.ended_us)
         name = allocation_of(record.p)
         pilot = self._pilots.get(name)
         if pilot is None:
@@ -133,7 +133,7 @@ class Costs:
         self.startup_s = (1 - FADE) * self.startup_s + FADE * cost_s if self._is_measured else cost_s
         self._is_measured = True
 
-    def _told(self, pilot: str, slot: int, at_us: int) -> None:
+    def _note_slot(self, pilot: str, slot: int, at_us: int) -> None:
         known = self._pilots.get(allocation_of(pilot))
         if known is not None:
             known.slots[slot] = max(at_us, known.slots.get(slot, 0))

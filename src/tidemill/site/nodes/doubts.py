@@ -15,7 +15,7 @@ from tidemill.model.failure import FailureClass
 from tidemill.model.trouble import TEXT_MAX, Scope, Trouble
 from tidemill.node.journal import allocation_of
 from tidemill.site import constants as site_constants
-from tidemill.site.nodes import belief as b
+from tidemill.site.nodes import belief
 from tidemill.site.nodes.batch_calls import PollAnswer
 from tidemill.site.nodes.planning import EVER_S, Starts
 from tidemill.site.nodes.selection import Named
@@ -36,14 +36,14 @@ class Doubts:
         #: a local pilot is a process of this machine: the plain query decides
         self._word_s = 0.0 if config.batch == "local" else batch_constants.WORD_S
         self._heard_s: dict[str, float] = {}
-        self.belief = b.Belief()
+        self.belief = belief.Belief()
         self._since_us = 0
         #: what the reply under way has to show: running and waiting allocations
         self._asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
     # ---- witnesses ----
 
-    def heard(self, records: Iterable[Record]) -> None:
+    def on_records(self, records: Iterable[Record]) -> None:
         """Note that pilots have written records: those that did not sign off are at work."""
         now_s = clock.monotonic_s()
         for record in records:
@@ -65,23 +65,23 @@ class Doubts:
 
     def to_check(self, living: Iterable[Allocation]) -> list[str]:
         """Allocations to look up by the plain query if the next reply does not show them."""
-        running, waiting = self._asked = b.expected(living, clock.now_us())
+        running, waiting = self._asked = belief.expected(living, clock.now_us())
         missing_s, now_s = self.belief.missing_s, clock.monotonic_s()
-        late = {name for name in waiting if now_s - missing_s.get(name, now_s) >= b.QUEUED_LAG_S}
+        late = {name for name in waiting if now_s - missing_s.get(name, now_s) >= belief.QUEUED_LAG_S}
         return sorted(running | late)
 
-    def take(
+    def judge(
         self, answer: PollAnswer, living: Sequence[Allocation], *, futile: Sequence[str]
     ) -> dict[str, Status]:
         """Judge a reply, and return the statuses that count. `futile`: allocations that go on after confirmed
         cancels."""
         # since the question an end may have been seen or ordered
-        running, waiting = b.expected(living, clock.now_us())
+        running, waiting = belief.expected(living, clock.now_us())
         running, waiting = running & self._asked[0], waiting & self._asked[1]
         names = {each.name for each in living}
         self._heard_s = {name: at_s for name, at_s in self._heard_s.items() if name in names}
-        surveyed = b.surveyed(answer.snapshot, answer.statuses)
-        reply = b.ReplySeen(
+        surveyed = belief.surveyed(answer.snapshot, answer.statuses)
+        reply = belief.ReplySeen(
             at_s=answer.at_s,
             running=running,
             waiting=waiting,
@@ -92,11 +92,11 @@ class Doubts:
             futile=tuple(futile),
             word_s=self._word_s,
         )
-        before, self.belief = self.belief, b.judge(self.belief, reply)
-        self._tell(before)
-        return b.believed(answer.statuses, self.belief)
+        before, self.belief = self.belief, belief.judge(self.belief, reply)
+        self._log_belief(before)
+        return belief.believed(answer.statuses, self.belief)
 
-    def _tell(self, before: b.Belief) -> None:
+    def _log_belief(self, before: belief.Belief) -> None:
         now = self.belief
         if now.is_sure and not before.is_sure:
             self._since_us = clock.now_us()
@@ -139,11 +139,11 @@ class Doubts:
 
     def begin(self) -> None:
         """Forget earlier doubts: an operator has resumed the site."""
-        self.belief = b.Belief()
+        self.belief = belief.Belief()
 
     def last(self) -> str:
         """Why the site has to stop; empty = it may go on."""
-        if not b.lasts(self.belief, clock.monotonic_s(), doubt_s=site_constants.DOUBT_S):
+        if not belief.lasts(self.belief, clock.monotonic_s(), doubt_s=site_constants.DOUBT_S):
             return ""
         return f"{self.text}; {self.belief.hint}"
 

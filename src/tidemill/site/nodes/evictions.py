@@ -51,11 +51,11 @@ class Silence:
         self._bound_s = bound_s
         self._since_s: dict[str, float] = {}
 
-    def look(self, living: Iterable[Allocation], now_s: float) -> list[Eviction]:
+    def find_silent(self, living: Iterable[Allocation], now_s: float) -> list[Eviction]:
         """Those that have been silent for too long by `now_s` (of any clock that does not jump)."""
         silent = [a for a in living if a.state is AllocationState.ACTIVE and not (a.pilots or a.canceled_us)]
         self._since_s = {a.name: self._since_s.get(a.name, now_s) for a in silent}
-        found = []
+        result = []
         for each in silent:
             if now_s - self._since_s[each.name] < self._bound_s:
                 continue
@@ -69,17 +69,17 @@ class Silence:
                 f"it has run for {self._bound_s:.0f} s{where} and no pilot of it was heard: its launcher hangs, or the "
                 "file system there"
             )
-            found.append(Eviction(names=[each.name], why=why, is_failure=True))
-        return found
+            result.append(Eviction(names=[each.name], why=why, is_failure=True))
+        return result
 
 
 class Recancels:
     """Cancels to send once more: those that the batch system did not confirm, at each poll, and those of allocations
     that stay although it did, whenever their usual time to go has passed."""
 
-    def __init__(self, known: Iterable[Allocation]) -> None:
+    def __init__(self, allocations: Iterable[Allocation]) -> None:
         """`known`: what the last agent left. Whether it sent its last cancels is not known."""
-        self._unconfirmed = {a.name for a in known if a.canceled_us and a.state not in ALLOCATION_FINAL}
+        self._unconfirmed = {a.name for a in allocations if a.canceled_us and a.state not in ALLOCATION_FINAL}
         self._sent_us: dict[str, int] = {}
         self._confirmed: dict[str, tuple[int, float]] = {}  #: how many, and when the last
 

@@ -86,7 +86,7 @@ class Glances:
         """Note what Tidemill has done to the counts since the last glance: it is not news."""
         self._own = OwnJobs(*(sum(both) for both in zip(self._own, own, strict=True)))
 
-    def take(self, glanced: Glanced, now_s: float) -> bool:
+    def apply(self, glanced: Glanced, now_s: float) -> bool:
         """Take what a glance showed; whether to poll at once."""
         counts = glanced.counts
         if counts is None:

@@ -16,12 +16,12 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, BatchSystem
 from tidemill.errors import SiteError
-from tidemill.harvest.account import records as r
+from tidemill.harvest.account import broker_log as broker_log
 from tidemill.harvest.account.harm import OwnNodes, Tracker, Yielded
-from tidemill.harvest.machine.quarantine import QuarantineVerdict
 from tidemill.harvest.plan import phase
 from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s
 from tidemill.harvest.plan.policies import Policy
+from tidemill.harvest.snapshot.quarantine import QuarantineVerdict
 from tidemill.log import Log
 from tidemill.model.figures.awaited import Hindrance
 from tidemill.model.quantities import counted_text
@@ -45,16 +45,16 @@ from tidemill.site.nodes.batch_calls import (
 from tidemill.site.nodes.doubts import CAUSE, Doubts
 from tidemill.site.nodes.evictions import Eviction, Recancels, Silence, doomed, hopeless, late, suspended
 from tidemill.site.nodes.glances import Glances
-from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.plan_log import PlanLog, shown_pools
 from tidemill.site.nodes.planning import Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.quarantine import owners_at_work
 from tidemill.site.nodes.selection import Named
+from tidemill.site.nodes.site_machine import SiteMachine
 from tidemill.site.nodes.tick_state import NextPoll, TickState
 from tidemill.site.nodes.unended import UnendedJob, unended
 from tidemill.site.staff.drain import way_out
 from tidemill.site.staff.stopping import pause_after, retreat, signs_of_cancels, warning_of
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.served_site import TICK_S, ServedSite
 from tidemill.site.state.status import BatchOutage, LastPoll, outage_after
 from tidemill.wire.monitoring import AwaitedNodes
@@ -137,11 +137,11 @@ class Harvesting:
     def _restore(self) -> None:
         """Go on with the jobs that earlier agents yielded to, and with the files of what they asked for, as far as
         their records can be read."""
-        submitted: list[r.Submitted] = []
+        submitted: list[broker_log.Submitted] = []
 
-        def records() -> Iterator[r.AnyRecord]:
+        def records() -> Iterator[broker_log.AnyRecord]:
             for record in self._plan_log.recent():
-                if isinstance(record, r.Submitted):
+                if isinstance(record, broker_log.Submitted):
                     submitted.append(record)
                 yield record
 
@@ -155,7 +155,7 @@ class Harvesting:
         """What is open here. `more`: the server has more for this site."""
         return self.fleets.workload.demand(cores=self.machine.shape.cores, more=more)
 
-    def heard(self, records: Sequence[Record]) -> None:
+    def on_records(self, records: Sequence[Record]) -> None:
         """Take what pilots record: what starts cost, and that allocations start."""
         state = self._log.pool.state
 
@@ -163,9 +163,9 @@ class Harvesting:
             job = state.jobs.get(job_of(number))
             return "" if job is None else job.owner
 
-        self.machine.heard(records)
-        self.machine.costs.heard(records, state.allocations, owner_of)
-        self.doubts.heard(records)
+        self.machine.on_records(records)
+        self.machine.costs.on_records(records, state.allocations, owner_of)
+        self.doubts.on_records(records)
         self._has_news |= any(type(record) in (Started, Ended) for record in records)
         started = {record.allocation for record in records if type(record) is Started}
         if started:
@@ -180,7 +180,7 @@ class Harvesting:
         self._count_commands(clock.monotonic_s())
         self.state = self.state.wants(demand is not None and self._wants_nodes(demand))
         is_due, was_busy = self._is_due(), self.calls.is_busy
-        changed = self._take()
+        changed = self._apply_answer()
         if was_busy:  # its answer is decided on before the next poll, also where polls outlast the pause
             return changed
         now_s = clock.monotonic_s()
@@ -195,13 +195,13 @@ class Harvesting:
             names = [a.name for a in self.book.watched(clock.now_us())]
             checked = self.doubts.to_check(self.book.living)
             self.calls.poll(names, machine=self.machine.reads_snapshots, expected=checked)
-            changed |= self._take()
+            changed |= self._apply_answer()
         elif self._may_glance:
             self.glances.schedule(now_s, holds=self._holds, until=self._until_glance)
             if self.glances.is_due(now_s):
                 self.glances.glancing(now_s)
                 self.calls.glance()
-                changed |= self._take()
+                changed |= self._apply_answer()
         self._tidy()
         return changed
 
@@ -211,14 +211,14 @@ class Harvesting:
         if self.machine.is_local or self.state.owes_plan or self.calls.is_busy or now_s < self._next_tidy_s:
             return
         self._next_tidy_s = now_s + TIDY_S
-        batch = self.book.leftovers.take(self.book.living, clock.now_us())
+        batch = self.book.leftovers.next_expired(self.book.living, clock.now_us())
         if batch is not None:
             self.calls.forget(batch.names, batch.submissions)
 
     def finish(self) -> None:
         """Wait, bounded, for the call under way and note its answer; what is missed the next agent finds by name."""
         self.calls.wait(FINISH_S)
-        self._take()
+        self._apply_answer()
 
     def close(self) -> None:
         """End the thread of the calls, and the log of plans."""
@@ -257,12 +257,12 @@ class Harvesting:
         total = self._count_commands(now_s)
         return self.glances.pace.hurry(now_s, last_minute=self._last_minute.commands(now_s, total))
 
-    def _take_work(self) -> list[s.Allocation]:
+    def _take_work(self) -> list[site_state.Allocation]:
         """Our allocations that take work, or will."""
         now_us, death_s = clock.now_us(), self.machine.death_s
         return [a for a in self.book.living if not planning.takes_no_work(a, now_us, death_s=death_s)]
 
-    def _has_grown(self, demand: Demand, takes: Sequence[s.Allocation]) -> bool:
+    def _has_grown(self, demand: Demand, takes: Sequence[site_state.Allocation]) -> bool:
         if self._policy is Policy.DEMAND:  # which decides without polls
             return False
         return self.machine.has_grown(demand, held=sum(a.nodes for a in takes))
@@ -364,8 +364,8 @@ class Harvesting:
             lead_s=phase.lead(self.machine.death_s),
         )
 
-    def _take(self) -> bool:
-        answer = self.calls.take()
+    def _apply_answer(self) -> bool:
+        answer = self.calls.poll_answer()
         if answer is None:
             return False
         if isinstance(answer, Unreachable):
@@ -382,21 +382,21 @@ class Harvesting:
                 _log.warning("leftovers.stay", reason=answer.error.message)
             return False
         if isinstance(answer, Glanced):
-            if self.glances.take(answer, clock.monotonic_s()):
+            if self.glances.apply(answer, clock.monotonic_s()):
                 self.state = self.state.seen_change()
             return False
         if isinstance(answer, ActionsDone):
             self._note(answer)
             return True
-        return self._take_poll(answer)
+        return self._apply_poll(answer)
 
-    def _take_poll(self, answer: PollAnswer) -> bool:
+    def _apply_poll(self, answer: PollAnswer) -> bool:
         futile = self._recancels.futile(self.book.living, self.doubts.heard_since)
-        statuses = self.doubts.take(answer, self.book.living, futile=futile)
+        statuses = self.doubts.judge(answer, self.book.living, futile=futile)
         foreign = len(self._log.pool.state.foreign_us)
         if answer.snapshot is not None:
             self.book.gpus_of_node = gpus_of_node(answer.snapshot)
-        changed = self.book.take(statuses)
+        changed = self.book.apply_statuses(statuses)
         self._has_news |= changed
         self._send_home(futile)
         self.counts.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
@@ -411,7 +411,7 @@ class Harvesting:
             self.glances.is_queue_empty = not any(
                 job.eligible and not job.ours for job in answer.snapshot.queued
             )
-            self.machine.take(answer.snapshot)
+            self.machine.apply_snapshot(answer.snapshot)
         return changed
 
     def _note_answer(self, answer: PollAnswer, again: Sequence[str]) -> None:
@@ -442,7 +442,9 @@ class Harvesting:
         allocations = self._log.pool.state.allocations
         leave = [name for name in names if not allocations[name].leaves]
         if leave:
-            self._log.apply(s.Ordered(at_us=clock.now_us(), leave=leave, why="cancels do not end it"))
+            self._log.apply(
+                site_state.Ordered(at_us=clock.now_us(), leave=leave, why="cancels do not end it")
+            )
 
     # ---- deciding ----
 
@@ -481,7 +483,7 @@ class Harvesting:
         self.counts.plan_seconds += clock.monotonic_s() - began_s
         self.glances.pace.needed(clock.monotonic_s(), self.machine.newly_yielded(plans))
         wide = self._wide_plan(starts)
-        self._tell([self.doubts.text, *(plan.waits_for for plan in plans), wide.waits_for])
+        self._log_plan([self.doubts.text, *(plan.waits_for for plan in plans), wide.waits_for])
         self._plans, self._wide_waits = plans, wide.waits_for
         self.causes = planning.causes_of(plans, starts, wide_waits=bool(wide.waits_for))
         if self.doubts.text:
@@ -531,7 +533,7 @@ class Harvesting:
             for _ in range(each.count)
         ]
 
-    def _retreat(self, stop: s.Stop) -> bool:
+    def _retreat(self, stop: site_state.Stop) -> bool:
         """The site is stopped: everything goes."""
         now_us = clock.now_us()
         allocations = self.book.living
@@ -580,10 +582,13 @@ class Harvesting:
         names = list(dict.fromkeys(name for each in evictions for name in each.names))
         at_us = clock.now_us()
         for each in evictions:
-            self._log.apply(s.Ordered(at_us=at_us, cancel=each.names, why=each.why))
+            self._log.apply(site_state.Ordered(at_us=at_us, cancel=each.names, why=each.why))
         self._log.commit()
         self._plan_log.append(
-            [r.Canceled(at_s=at_us / 1e6, plan="", names=each.names, reason=each.why) for each in evictions]
+            [
+                broker_log.Canceled(at_s=at_us / 1e6, plan="", names=each.names, reason=each.why)
+                for each in evictions
+            ]
         )
         for each in evictions:
             if each.is_failure:
@@ -591,35 +596,35 @@ class Harvesting:
                     self.book.silent(name, each.why)
         self.counts.cancels += len(names)
         self.calls.act(Actions(cancel=names))
-        self._take()
+        self._apply_answer()
         return True
 
     def _evictions(self) -> list[Eviction]:
         """What has to go whatever the plan says."""
         bad, now_us = self.machine.quarantine, clock.now_us()
         living = self.book.living
-        found = self._silence.look(living, clock.monotonic_s())
+        result = self._silence.find_silent(living, clock.monotonic_s())
         if self.machine.is_local:
-            return found
-        found += suspended(living, self.book.suspended, now_us)
-        found += self._hopeless(living, now_us)
+            return result
+        result += suspended(living, self.book.suspended, now_us)
+        result += self._hopeless(living, now_us)
         fleets = self._log.pool.state.fleets
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
-        found += late(waiting, self._config.harvest, now_us)
+        result += late(waiting, self._config.harvest, now_us)
         exclude = bad.judge(now_us / 1e6, self._owners()).exclude
         if exclude and self._config.batch != "pbs":  # which cannot exclude nodes
-            found += doomed(waiting, bad.sentenced_s, exclude, now_us)
-        return found
+            result += doomed(waiting, bad.sentenced_s, exclude, now_us)
+        return result
 
-    def _hopeless(self, living: Sequence[s.Allocation], now_us: int) -> list[Eviction]:
-        found = hopeless(living, self.book.hopeless, now_us, is_over_limit=self.machine.is_over_limit)
-        for each in found:
+    def _hopeless(self, living: Sequence[site_state.Allocation], now_us: int) -> list[Eviction]:
+        result = hopeless(living, self.book.hopeless, now_us, is_over_limit=self.machine.is_over_limit)
+        for each in result:
             if not each.is_failure and each.limit:
                 self.machine.met_limit(each.limit)
                 _log.warning(
                     "limit.changed", reason=each.limit, allocations=each.names[:8], number=len(each.names)
                 )
-        return found
+        return result
 
     def _carry_out(self, plans: Sequence[Named], wide: WidePlan) -> bool:
         """Note what is decided, then have it done: cancels of all pools, then shortenings, then submissions."""
@@ -627,13 +632,13 @@ class Harvesting:
         cancel: list[str] = [*wide.cancel]
         ends_s: dict[str, float] = {}
         asks = self._wide_asks(wide)
-        records: list[r.AnyRecord] = []
+        records: list[broker_log.AnyRecord] = []
         if wide.cancel:
             why = "no work of its width is left"
             at_s = clock.now_us() / 1e6
-            records.append(r.Canceled(at_s=at_s, plan="", names=wide.cancel, reason=why))
+            records.append(broker_log.Canceled(at_s=at_s, plan="", names=wide.cancel, reason=why))
         yielded: list[Yielded] = []
-        self._plan_log.keep({plan.shape.pool for plan in plans})
+        self._plan_log.retain({plan.shape.pool for plan in plans})
         for plan in plans:
             made = self._plan_log.made(plan, epoch=self._log.pool.state.epoch, observes=observes)
             name = made.plan if made is not None else ""
@@ -645,17 +650,19 @@ class Harvesting:
             ends_s.update(plan.ends_s)
             self._shortened_by.update(dict.fromkeys(plan.ends_s, name))
             if plan.cancel:
-                records.append(r.Canceled(at_s=clock.now_us() / 1e6, plan=name, names=plan.cancel))
+                records.append(broker_log.Canceled(at_s=clock.now_us() / 1e6, plan=name, names=plan.cancel))
             if fleet is not None:
                 asks += [(name, ask) for ask in self.machine.asks(plan, fleet)]
             elif plan.submit:  # the server has work, and none of it is here yet: when it comes it is new
                 self.state = self.state.wants(False)
         if self.machine.snapshot is not None:
-            records += self.harm.look(self.machine.snapshot, yielded, self._own_nodes())
+            records += self.harm.on_poll(self.machine.snapshot, yielded, self._own_nodes())
         leave = self.machine.leaving(self._log.pool.state)
         if cancel or ends_s or leave:
             ends_us = {each: int(end_s * 1e6) for each, end_s in ends_s.items()}
-            self._log.apply(s.Ordered(at_us=clock.now_us(), cancel=cancel, ends_us=ends_us, leave=leave))
+            self._log.apply(
+                site_state.Ordered(at_us=clock.now_us(), cancel=cancel, ends_us=ends_us, leave=leave)
+            )
         again = self._canceled_again(cancel)
         if not (cancel or again or ends_s or asks):
             self._plan_log.append(records)
@@ -668,14 +675,14 @@ class Harvesting:
         self.calls.act(
             Actions(cancel=cancel + again, ends_s=ends_s, submissions=self.fleets.first_work(submissions))
         )
-        self._take()
+        self._apply_answer()
         return True
 
     def _watch_jobs(self) -> None:
         """Record regular jobs that start while the site is stopped, once it holds no nodes: none waits for it."""
         if self.state.owes_plan and not self._holds and self.machine.snapshot is not None:
             self.state = self.state.planned()
-            self._plan_log.append(self.harm.look(self.machine.snapshot, [], self._own_nodes()))
+            self._plan_log.append(self.harm.on_poll(self.machine.snapshot, [], self._own_nodes()))
 
     def _own_nodes(self) -> OwnNodes:
         """The nodes of allocations that yield: where they queue like any user's, they keep no one waiting."""
@@ -692,7 +699,7 @@ class Harvesting:
         return again
 
     def _intend(
-        self, asks: Sequence[tuple[str, AllocationRequest]], records: list[r.AnyRecord]
+        self, asks: Sequence[tuple[str, AllocationRequest]], records: list[broker_log.AnyRecord]
     ) -> list[BatchSubmission]:
         """Note the intents to submit; each goes with the plan that it follows from."""
         submissions = []
@@ -702,7 +709,7 @@ class Harvesting:
             self.counts.starts += ask.count
             self._asked.append((clock.now_us(), ask.count))
             records.append(
-                r.Submitted(
+                broker_log.Submitted(
                     at_s=clock.now_us() / 1e6,
                     plan=name,
                     name=submission.name,
@@ -732,7 +739,7 @@ class Harvesting:
                 by_plan.setdefault(self._shortened_by.get(name, ""), {})[name] = end_s
             at_s = clock.now_us() / 1e6
             self._plan_log.append(
-                [r.Shortened(at_s=at_s, plan=plan, ends_s=ends) for plan, ends in by_plan.items()]
+                [broker_log.Shortened(at_s=at_s, plan=plan, ends_s=ends) for plan, ends in by_plan.items()]
             )
         self._shortened_by.clear()
         if self.machine.is_local:
@@ -741,7 +748,7 @@ class Harvesting:
     def _starts(self, contested: str) -> Starts:
         """How starting went: submissions that were refused, pilots that failed wherever they started, and the bound of
         an hour."""
-        self.machine.quarantine.heard(self._log.pool.state.allocations)
+        self.machine.quarantine.on_first_work(self._log.pool.state.allocations)
         now_us = clock.now_us()
         verdict = self.machine.quarantine.judge(now_us / 1e6, self._owners())
         while self._asked and self._asked[0][0] <= now_us - planning.HOUR_US:
@@ -776,7 +783,7 @@ class Harvesting:
 
     # ---- logging ----
 
-    def _tell(self, reasons: Sequence[str]) -> None:
+    def _log_plan(self, reasons: Sequence[str]) -> None:
         notes = self.machine.ledger.notes
         if notes != self._notes:
             self._notes = notes

@@ -1,4 +1,4 @@
-"""What the broker did and why, as `harvest/account/records.py` has it.
+"""What the broker did and why, as `harvest/account/broker_log.py` has it.
 
 SITE/harvest/YYYY-MM-DD.jsonl   what has changed; appends only
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.files import open_append, write_all
-from tidemill.harvest.account.records import (
+from tidemill.harvest.account.broker_log import (
     AnyRecord,
     PlanMade,
     PoolGone,
@@ -99,7 +99,7 @@ class PlanLog:
         self._plans += 1
         return plan_record(plan, plan_name(epoch, self._plans), at_s=clock.now_us() / 1e6)
 
-    def keep(self, pools: Collection[str]) -> None:
+    def retain(self, pools: Collection[str]) -> None:
         """Forget all other pools, and record that they disappeared. Names of pools follow what users' jobs ask for."""
         gone = sorted(self._last.keys() - set(pools))
         for name in gone:

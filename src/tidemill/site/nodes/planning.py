@@ -18,7 +18,6 @@ from tidemill.batch.contract import split_element
 from tidemill.batch.kinds import kind_of
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.account.harm import OwnNodes
-from tidemill.harvest.machine.counting import with_away, with_pilots
 from tidemill.harvest.plan.ours import Holding
 from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.plan.sentences import merged_hindrances
@@ -30,6 +29,7 @@ from tidemill.harvest.plan.situation import (
     starts_per_hour,
 )
 from tidemill.harvest.plan.waves import Binding, nodes_for
+from tidemill.harvest.snapshot.counting import with_away, with_pilots
 from tidemill.model.figures.awaited import HINDRANCES_MAX, Hindrance
 from tidemill.model.machine import Node, NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -342,10 +342,10 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[Holding]:
     for allocation in allocations:
         waits = allocation.state is not AllocationState.ACTIVE
         groups.setdefault((waits, allocation.nodes), []).append(allocation)
-    found = []
+    result = []
     for key, ((waits, width), members) in enumerate(groups.items()):
         names = [a.name for a in members]
-        found.append(
+        result.append(
             Holding(
                 key=key,
                 width=width,
@@ -356,7 +356,7 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[Holding]:
                 names=tuple(names[::-1] if waits else names),
             )
         )
-    return found
+    return result
 
 
 def end_us_of(allocation: Allocation, *, batch: str) -> int:
@@ -394,13 +394,13 @@ def on_their_way(allocations: Iterable[Allocation], now_us: int, *, death_s: flo
     where the batch system has not confirmed the cancel and it is sent again. Those that are stuck count like regular
     jobs: others end instead.
     """
-    found = OnTheirWay(set(), set())
+    result = OnTheirWay(set(), set())
     for a in allocations:
         if a.canceled_us and now_us - a.canceled_us < dying_us(death_s):
-            found.dying.add(a.name)
+            result.dying.add(a.name)
         elif a.canceled_us and a.state is AllocationState.ACTIVE:
-            found.stuck.add(a.name)
-    return found
+            result.stuck.add(a.name)
+    return result
 
 
 def just_ended(before: Snapshot | None, now: Snapshot) -> dict[str, tuple[str, ...]]:
@@ -460,12 +460,12 @@ def causes_of(plans: Sequence[Named], starts: Starts, *, wide_waits: bool) -> li
     return sorted({*(cause for cause in causes if cause), *([WIDE] if wide_waits else [])})
 
 
-def _with_others(found: Hindrance, *, away: int, bare: int) -> Hindrance:
+def _with_others(hindrance: Hindrance, *, away: int, bare: int) -> Hindrance:
     """The hindrance with nodes of none of its pools: `away` are down or drained, `bare` are idle and have no GPUs."""
-    nodes = found.nodes
+    nodes = hindrance.nodes
     if nodes is not None and nodes.are_for_gpus:
-        return msgspec.structs.replace(found, nodes=msgspec.structs.replace(nodes, bare=bare))
-    return msgspec.structs.replace(found, nodes=with_away(nodes, away))
+        return msgspec.structs.replace(hindrance, nodes=msgspec.structs.replace(nodes, bare=bare))
+    return msgspec.structs.replace(hindrance, nodes=with_away(nodes, away))
 
 
 def hindrances_of(plans: Sequence[Named], *others: str | None, away: int = 0) -> list[Hindrance]:
@@ -491,15 +491,15 @@ def as_reported(
             left[each.pool] += each.nodes
         elif each.name not in held and each.is_at_work and not is_over:
             begun[each.pool] += each.nodes
-    found = []
+    result = []
     for plan in plans:
         pool, counts = plan.shape.pool, plan.nodes
         if counts is not None and (begun[pool] or left[pool]):
             plan = msgspec.structs.replace(
                 plan, nodes=with_pilots(counts, begun=begun[pool], left=left[pool])
             )
-        found.append(plan)
-    return found
+        result.append(plan)
+    return result
 
 
 def for_others(decision: Decision, snapshot: Snapshot) -> Decision:

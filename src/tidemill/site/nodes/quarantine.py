@@ -1,4 +1,4 @@
-"""Which nodes are bad, kept across restarts: `harvest/machine/quarantine.py` decides, this module feeds it.
+"""Which nodes are bad, kept across restarts: `harvest/snapshot/quarantine.py` decides, this module feeds it.
 
 SITE/quarantine.json      quarantine.State, written when something is worth remembering
 """
@@ -13,7 +13,7 @@ import msgspec
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import read_bounded, write_durable
-from tidemill.harvest.machine.quarantine import (
+from tidemill.harvest.snapshot.quarantine import (
     AllocationEnd,
     Outcome,
     Quarantine,
@@ -53,13 +53,13 @@ def owners_at_work(
     return found
 
 
-def _fits(asked: Resources, shape: NodeShape, nodes_max: int) -> bool:
+def _fits(resources: Resources, shape: NodeShape, nodes_max: int) -> bool:
     """Whether the widest node of the site is enough, as far as the job itself says what it needs."""
     return (
-        (asked.cores or 1) <= shape.cores
-        and (not shape.memory_mb or (asked.memory_mb or 0) <= shape.memory_mb)
-        and all(count <= shape.devices.get(kind, 0) for kind, count in (asked.devices or {}).items())
-        and (asked.width is None or asked.width.nodes <= nodes_max)
+        (resources.cores or 1) <= shape.cores
+        and (not shape.memory_mb or (resources.memory_mb or 0) <= shape.memory_mb)
+        and all(count <= shape.devices.get(kind, 0) for kind, count in (resources.devices or {}).items())
+        and (resources.width is None or resources.width.nodes <= nodes_max)
     )
 
 
@@ -121,7 +121,7 @@ class NodeQuarantine:
         self._quarantine.ended(allocation.hosts, end, now_us / 1e6)
         self._is_news = True
 
-    def heard(self, allocations: Mapping[str, Allocation]) -> None:
+    def on_first_work(self, allocations: Mapping[str, Allocation]) -> None:
         """First work was done in some allocations: that counts for their nodes, however long they go on."""
         for name, at_us in self._costs.take_first():
             if name in allocations and allocations[name].hosts:

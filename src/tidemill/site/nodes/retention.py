@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from tidemill.batch.contract import element_name
-from tidemill.harvest.account.records import Submitted
+from tidemill.harvest.account.broker_log import Submitted
 from tidemill.model.state import ALLOCATION_FINAL
 from tidemill.site.state.site_state import Allocation
 
@@ -44,9 +44,11 @@ class ExpiredFiles(msgspec.Struct, frozen=True):
 class Leftovers:
     """Allocations that have ended, the oldest first."""
 
-    def __init__(self, known: Iterable[Allocation] = ()) -> None:
+    def __init__(self, allocations: Iterable[Allocation] = ()) -> None:
         over = [
-            Over(a.name, a.submission or a.name, a.ended_us) for a in known if a.state in ALLOCATION_FINAL
+            Over(a.name, a.submission or a.name, a.ended_us)
+            for a in allocations
+            if a.state in ALLOCATION_FINAL
         ]
         self._over = deque(sorted(over, key=lambda each: each.ended_us))
 
@@ -69,7 +71,7 @@ class Leftovers:
         ]
         self._over = deque(sorted([*missed, *self._over], key=lambda each: each.ended_us))
 
-    def take(self, living: Iterable[Allocation], now_us: int) -> ExpiredFiles | None:
+    def next_expired(self, living: Iterable[Allocation], now_us: int) -> ExpiredFiles | None:
         """The next few; None where none is due. What lives again after it was lost stays."""
         before_us = now_us - int(KEPT_S * 1e6)
         if not (self._over and (self._over[0].ended_us <= before_us or len(self._over) > KEPT_MAX)):

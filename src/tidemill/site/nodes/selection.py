@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.ours import Holding
 from tidemill.harvest.plan.situation import Decision, Situation
 from tidemill.harvest.plan.waves import SENTENCES, Binding
+from tidemill.harvest.snapshot.placement import Layout
 from tidemill.model.figures.awaited import NodeCounts
 
 

@@ -185,9 +185,9 @@ def _limits(node: Abilities) -> list[Finding]:
 def _memory(node: Abilities) -> list[Finding]:
     room = min(each for each in (node.memory.total, node.memory.limit) if each is not None)
     shm = next((each for each in node.places if each.path == "/dev/shm"), None)
-    found = [_shm(shm, room)]
+    result = [_shm(shm, room)]
     if node.memory.limit is not None:
-        found.append(
+        result.append(
             Finding(
                 "memory",
                 "ok",
@@ -195,7 +195,7 @@ def _memory(node: Abilities) -> list[Finding]:
                 "images, inputs and work directories in memory count",
             )
         )
-    return found
+    return result
 
 
 def _shm(shm: NodeDirectory | None, room: int) -> Finding:
@@ -241,9 +241,9 @@ def _network(node: Abilities, *, is_used: bool) -> Finding:
 
 
 def _confinement(node: Abilities) -> list[Finding]:
-    found = []
+    result = []
     if node.no_new_privs:
-        found.append(
+        result.append(
             Finding(
                 "privileges",
                 "ok",
@@ -251,5 +251,5 @@ def _confinement(node: Abilities) -> list[Finding]:
             )
         )
     if node.confined and "unconfined" not in node.confined:
-        found.append(Finding("confined", "ok", f"Tidemill runs in `{node.confined}`"))
-    return found
+        result.append(Finding("confined", "ok", f"Tidemill runs in `{node.confined}`"))
+    return result

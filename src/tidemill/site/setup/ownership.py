@@ -75,7 +75,7 @@ def _reachable(site_dir: Path) -> Iterator[Path]:
         raise ConfigError(f"failed to list `{site_dir}`: {error.strerror}") from error
 
 
-def _is_own_group(path: Path, found: os.stat_result) -> bool:
+def _is_own_group(path: Path, stat: os.stat_result) -> bool:
     """Whether a file's group is its owner alone: the group has the owner's name and no other member, and the file has
     no access control list.
 
@@ -88,7 +88,7 @@ def _is_own_group(path: Path, found: os.stat_result) -> bool:
     else:
         return False
     try:
-        group, owner = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid)
+        group, owner = grp.getgrgid(stat.st_gid), pwd.getpwuid(stat.st_uid)
     except KeyError:
         return False
     return (

@@ -218,7 +218,7 @@ def _remoteness(address: str) -> int:
 
 
 class Probe:
-    """One probe: `start`, then `look` until it gives facts; `cancel` at any time. It asks for one core and no GPU, so
+    """One probe: `start`, then `poll` until it gives facts; `cancel` at any time. It asks for one core and no GPU, so
     that it finds room on nodes that other jobs use."""
 
     def __init__(
@@ -258,7 +258,7 @@ class Probe:
             )
         )
 
-    def look(self) -> NodeFacts | None:
+    def poll(self) -> NodeFacts | None:
         """What the probe reported, None while there is nothing yet.
 
         Raises SiteError that says why, where it has ended without a report.
@@ -320,7 +320,7 @@ def run_probe(probe: Probe, *, wait_s: float, tell: Callable[[str], None]) -> No
             f"probe job submitted: {named}; it asks for one core of a node, and waits {duration_text(wait_s)} at most"
         )
         while (now_s := clock.monotonic_s()) < began_s + wait_s:
-            facts = probe.look()
+            facts = probe.poll()
             if facts is not None:
                 probe.forget()
                 return facts

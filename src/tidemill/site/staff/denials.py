@@ -27,7 +27,7 @@ FILE_BYTES_MAX = 1 << 20
 DENIED_MAX = 1_000
 REASON_CHARACTERS_MAX = 500
 SUBMITTER_CHARACTERS_MAX = 200
-LOOK_S = 1.0
+RELOAD_S = 1.0
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +70,8 @@ def allow(site_dir: Path, submitter: str, reason: str) -> None:
                 f"submitter `{submitter[:SUBMITTER_CHARACTERS_MAX]}` is not denied",
                 hint=did_you_mean(submitter, names),
             )
-        told = Denial(submitter=submitter, reason=reason, by=getpass.getuser(), at_us=clock.now_us())
-        _write(site_dir, left, told, "allow")
+        denial = Denial(submitter=submitter, reason=reason, by=getpass.getuser(), at_us=clock.now_us())
+        _write(site_dir, left, denial, "allow")
 
 
 def read(site_dir: Path) -> list[Denial]:
@@ -90,8 +90,10 @@ def read(site_dir: Path) -> list[Denial]:
         ) from error
 
 
-def _write(site_dir: Path, denials: list[Denial], told: Denial, act: str) -> None:
-    line = msgspec.json.encode({"act": act, "at": clock.utc_text(told.at_us), **msgspec.to_builtins(told)})
+def _write(site_dir: Path, denials: list[Denial], denial: Denial, act: str) -> None:
+    line = msgspec.json.encode(
+        {"act": act, "at": clock.utc_text(denial.at_us), **msgspec.to_builtins(denial)}
+    )
     append_durable(site_dir / LOG, line + b"\n")
     write_durable(site_dir / NAME, msgspec.json.encode(denials))
 
@@ -136,13 +138,13 @@ class Denials:
         self._next_s = 0.0
         self._by_name: dict[str, Denial] = {}
         self.problem = ""  #: why the file cannot be read: then all submitters are denied
-        self.look(clock.monotonic_s())
+        self.reload_if_changed(clock.monotonic_s())
 
-    def look(self, now_s: float) -> bool:
+    def reload_if_changed(self, now_s: float) -> bool:
         """Read the file if it is time and it is another one; whether it is."""
         if now_s < self._next_s:
             return False
-        self._next_s = now_s + LOOK_S
+        self._next_s = now_s + RELOAD_S
         mark = self._marked()
         if mark == self._mark and not self.problem:
             return False

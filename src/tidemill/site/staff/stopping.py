@@ -22,7 +22,7 @@ from tidemill.model.quantities import counted_text
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site import constants
 from tidemill.site.staff import drain, mail
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.served_site import ServedSite
 
 CHECK_S = 1.0
@@ -62,22 +62,24 @@ class Retreat(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def sign_of_stop(signs: Signs, *, now_us: int) -> s.Stop | None:
+def sign_of_stop(signs: Signs, *, now_us: int) -> site_state.Stop | None:
     """Why the site has to be drained now, None = it need not be."""
     if signs.stop_files:
         path, text = signs.stop_files[0]
         reason = f"`{path}` exists" + (f": {text}" if text else "")
-        return s.Stop(cause="stop_file", reason=reason, at_us=now_us)
+        return site_state.Stop(cause="stop_file", reason=reason, at_us=now_us)
     recent = _recent(signs, now_us)
     if len(recent) >= FOREIGN_CANCELS:
         within = f"within {FOREIGN_CANCELS_S:.0f} s"
-        return s.Stop(cause="cancels", reason=_canceled_text(recent, signs.user, within), at_us=now_us)
+        return site_state.Stop(
+            cause="cancels", reason=_canceled_text(recent, signs.user, within), at_us=now_us
+        )
     if signs.held:
         name, word = signs.held[0]
         reason = f"{len(signs.held)} allocations are held, `{name}` as `{word}`"
-        return s.Stop(cause="held", reason=reason, at_us=now_us)
+        return site_state.Stop(cause="held", reason=reason, at_us=now_us)
     if signs.doubt:
-        return s.Stop(cause="doubt", reason=signs.doubt, at_us=now_us)
+        return site_state.Stop(cause="doubt", reason=signs.doubt, at_us=now_us)
     return None
 
 
@@ -110,7 +112,7 @@ def _canceled_text(by: Sequence[str], user: str, within: str) -> str:
     return f"{whom}, outside Tidemill" if user in by else f"{whom}: staff of the centre"
 
 
-def signs_of_cancels(state: s.SiteState) -> Signs:
+def signs_of_cancels(state: site_state.SiteState) -> Signs:
     """The cancels that Tidemill did not order, and who gave the orders."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -130,7 +132,9 @@ def pause_after(withdrawn_us: Sequence[int], now_us: int) -> float:
     return max(0.0, pause_s - (now_us - recent[-1]) / 1e6)
 
 
-def retreat(stop: s.Stop, allocations: Iterable[s.Allocation], *, now_us: int, again_s: float) -> Retreat:
+def retreat(
+    stop: site_state.Stop, allocations: Iterable[site_state.Allocation], *, now_us: int, again_s: float
+) -> Retreat:
     """The allocations to end now: those that wait at once, those that run when their pilots had STOP_S to drain.
     What was canceled and is still there is canceled again every `again_s`."""
     is_over = now_us >= stop.at_us + int(constants.STOP_S * 1e6)
@@ -179,7 +183,7 @@ class StopControl:
         if stop is None:
             self._warn(signs)
             return self._pause(state.withdrawn_us)
-        self._log.apply(s.Stopped(cause=stop.cause, reason=stop.reason, at_us=stop.at_us))
+        self._log.apply(site_state.Stopped(cause=stop.cause, reason=stop.reason, at_us=stop.at_us))
         self._log.commit()
         _log.error("site.stopped", cause=stop.cause, reason=stop.reason)
         self._announce(stop)
@@ -192,7 +196,7 @@ class StopControl:
         if text and self._canceled > number:
             _log.warning("site.cancels", reason=text)
 
-    def _resume(self, stop: s.Stop, files: list[tuple[str, str]]) -> bool:
+    def _resume(self, stop: site_state.Stop, files: list[tuple[str, str]]) -> bool:
         requests = drain.take_requests(self._site.directory)
         if not requests:
             return False
@@ -228,18 +232,18 @@ class StopControl:
         return bool(requests) and not until_us
 
     def _work_again(self, request: drain.ResumeRequest, *, was: str) -> None:
-        self._log.apply(s.Resumed(reason=request.reason, at_us=clock.now_us()))
+        self._log.apply(site_state.Resumed(reason=request.reason, at_us=clock.now_us()))
         self._log.commit()
         drain.forget_requests(self._site.directory)
         _log.info("site.resumed", reason=request.reason, was=was)
 
-    def _announce(self, stop: s.Stop) -> None:
+    def _announce(self, stop: site_state.Stop) -> None:
         self._show(stop)
         if mail.can_mail(self._config):
             text = mail.stop_text(self._config, stop.reason, clock.utc_text(stop.at_us))
             self._mail = self._site.pools.mail.submit(mail.send, self._config, "the site was stopped", text)
 
-    def _show(self, stop: s.Stop | None) -> None:
+    def _show(self, stop: site_state.Stop | None) -> None:
         try:
             drain.show_stop(self._site.directory, stop)
         except SiteError as error:

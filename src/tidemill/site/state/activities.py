@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from tidemill.model.failure import FailureClass
 from tidemill.model.figures.activity import Changes, Span, add
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.wire import node
 from tidemill.wire.activity import ACTIVITY_LINES_MAX, ActivityLine, ActivityReport
 
@@ -22,20 +22,20 @@ class Activities:
         self._campaigns: dict[tuple[str, str], tuple[int, Changes]] = {}  #: by owner and name
         self._jobs: dict[int, Changes] = {}
 
-    def done(self, job: s.SiteJob, record: node.Done, events: int) -> None:
+    def done(self, job: site_state.SiteJob, record: node.Done, events: int) -> None:
         """Count payloads that have ended, and `events` that count for the first time."""
         span = Span(record.started_us, record.ended_us, record.wall_us, record.user_us + record.system_us)
         self._add(job, span, events, 0)
 
-    def failed(self, job: s.SiteJob, record: node.Failed) -> None:
+    def failed(self, job: site_state.SiteJob, record: node.Failed) -> None:
         """A payload has failed; one that others displaced has only taken time."""
         span = Span(
             record.at_us - record.wall_us, record.at_us, record.wall_us, record.user_us + record.system_us
         )
         self._add(job, span, 0, int(record.failure != FailureClass.PREEMPTED))
 
-    def _add(self, job: s.SiteJob, span: Span, done: int, failed: int) -> None:
-        if job.id >= s.STEP_BASE or not 0 < span.started_us <= span.ended_us:
+    def _add(self, job: site_state.SiteJob, span: Span, done: int, failed: int) -> None:
+        if job.id >= site_state.STEP_BASE or not 0 < span.started_us <= span.ended_us:
             return  # merge steps have no events; a record without times does not show when
         key = job.owner, job.campaign
         found = self._campaigns.get(key)

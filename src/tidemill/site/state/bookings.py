@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidemill.batch.contract import Ending, element_name
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire.api import AllocationReport
 
@@ -27,12 +27,12 @@ class Bookings:
         self._settlement = settlement
         self._state = settlement.state
 
-    def intended(self, entry: s.Intended) -> None:
+    def intended(self, entry: site_state.Intended) -> None:
         """Allocations are about to be asked for."""
         self._state.next_allocation += 1
         for index in range(entry.count):
             name = element_name(entry.allocation, index, entry.count)
-            self._state.allocations[name] = s.Allocation(
+            self._state.allocations[name] = site_state.Allocation(
                 name=name,
                 fleet=entry.fleet,
                 nodes=entry.nodes,
@@ -46,7 +46,7 @@ class Bookings:
                 without_gpus=entry.without_gpus,
             )
 
-    def ordered(self, entry: s.Ordered) -> None:
+    def ordered(self, entry: site_state.Ordered) -> None:
         """We end allocations, or let them end earlier."""
         allocations = self._state.allocations
         for name in entry.cancel:
@@ -59,7 +59,7 @@ class Bookings:
             if name in allocations:
                 allocations[name].leaves = True
 
-    def observed(self, entry: s.Observed) -> None:
+    def observed(self, entry: site_state.Observed) -> None:
         """The batch system reported something new."""
         allocation = self._state.allocations.get(entry.allocation)
         if allocation is None:
@@ -96,17 +96,17 @@ class Bookings:
             self._refund(allocation)
         self._report(allocation, entry.at_us)
 
-    def stopped(self, entry: s.Stopped) -> None:
+    def stopped(self, entry: site_state.Stopped) -> None:
         """The site drains."""
-        self._state.stop = s.Stop(cause=entry.cause, reason=entry.reason, at_us=entry.at_us)
+        self._state.stop = site_state.Stop(cause=entry.cause, reason=entry.reason, at_us=entry.at_us)
 
-    def resumed(self, entry: s.Resumed) -> None:
+    def resumed(self, entry: site_state.Resumed) -> None:
         """An operator lets it work again."""
         self._state.stop = None
         self._state.foreign_us, self._state.foreign_by = [], []
         self._state.withdrawn_us = []
 
-    def instructed(self, entry: s.Granted) -> None:
+    def instructed(self, entry: site_state.Granted) -> None:
         """A fleet is sent what has ended, what ends earlier and what is to leave."""
         allocations = self._state.allocations
         for name in entry.ended:
@@ -118,7 +118,7 @@ class Bookings:
             if name in allocations:
                 allocations[name].told_leave = True
 
-    def _charge(self, allocation: s.Allocation) -> None:
+    def _charge(self, allocation: site_state.Allocation) -> None:
         self._refund(allocation)
         used_s = used_node_s(allocation, allocation.ended_us)
         if used_s:
@@ -126,12 +126,12 @@ class Bookings:
             used[allocation.account] = used.get(allocation.account, 0.0) + used_s
             allocation.charged_s = used_s
 
-    def _refund(self, allocation: s.Allocation) -> None:
+    def _refund(self, allocation: site_state.Allocation) -> None:
         if allocation.charged_s:
             self._state.used_node_s[allocation.account] -= allocation.charged_s
             allocation.charged_s = 0.0
 
-    def _report(self, allocation: s.Allocation, at_us: int) -> None:
+    def _report(self, allocation: site_state.Allocation, at_us: int) -> None:
         self._settlement.report(
             AllocationReport(
                 n=0,
@@ -153,7 +153,7 @@ class Bookings:
         )
 
 
-def used_node_s(allocation: s.Allocation, now_us: int) -> float:
+def used_node_s(allocation: site_state.Allocation, now_us: int) -> float:
     """Node-seconds that an allocation has used until now, at most until its limit."""
     if not allocation.started_us:
         return 0.0

@@ -111,13 +111,13 @@ def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float)
             start=processes.start_of(os.getpid()) or 0,
             since_us=clock.now_us(),
         )
-        if _take(directory, mine):
+        if _claim_number(directory, mine):
             _write_beat(directory, mine.epoch)
             _prune(directory, mine.epoch)
             return Epoch(directory, mine, heartbeat_s=heartbeat_s)
 
 
-def _take(directory: Path, owner: Owner) -> bool:
+def _claim_number(directory: Path, owner: Owner) -> bool:
     """Whether this process got the epoch: the file appears whole, and only if no other process made it."""
     try:
         create_durable(directory / f"{owner.epoch:06}.json", msgspec.json.encode(owner))

@@ -155,10 +155,10 @@ def _halves(first: int, end: int) -> list[UndonePiece]:
 
 def with_runtime(message: str) -> str:
     """A failure's message; where a container runtime did not start, with the setting that names its program."""
-    found = _EXECUTE.search(message)
-    if found is None:
+    match = _EXECUTE.search(message)
+    if match is None:
         return message
-    runtime = _RUNTIMES[found["program"]]
+    runtime = _RUNTIMES[match["program"]]
     return f"{message}; `containers.{runtime}.command` in the site's site.toml names the container runtime"
 
 
@@ -178,9 +178,9 @@ def explain(record: Failed, failure: FailureClass) -> tuple[FailureClass, str]:
     if lost is not None:
         return FailureClass.NODE, f"{record.message}; the launcher says: {lost[0]}"
     for pattern in _RANKS:
-        found = pattern.search(text)
-        if found is not None:
-            who = f"rank {found['rank']}" if found["rank"] else "a rank"
-            where = f" on {found['node']}" if found["node"] else ""
-            return failure, f"{who}{where}: {' '.join(found['how'].split())} ({record.message})"
+        match = pattern.search(text)
+        if match is not None:
+            who = f"rank {match['rank']}" if match["rank"] else "a rank"
+            where = f" on {match['node']}" if match["node"] else ""
+            return failure, f"{who}{where}: {' '.join(match['how'].split())} ({record.message})"
     return failure, record.message

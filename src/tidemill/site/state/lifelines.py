@@ -8,26 +8,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemill.node.journal import allocation_of
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.wire import api, node
 
 Line = tuple[str, dict[str, Any]]
 
 
-def lines(entry: s.Entry, have: int) -> Iterator[Line]:
+def lines(entry: site_state.Entry, have: int) -> Iterator[Line]:
     """What an entry does to jobs and pilots. `have`: the number of the last order that was carried out before it."""
     match entry:
-        case s.Replied():
+        case site_state.Replied():
             for order in entry.orders:
                 if order.n > have:
                     yield from _order(order)
-        case s.Granted():
+        case site_state.Granted():
             for grant in entry.grants:
                 yield "range.granted", {**_range(grant), "grant": grant.grant, "fleet": entry.fleet}
-        case s.Read():
+        case site_state.Read():
             for record in entry.records:
                 yield from _record(record, entry.fleet)
-        case s.OutputsDelivered() if entry.evidence is None:
+        case site_state.OutputsDelivered() if entry.evidence is None:
             yield "job.delivered", {"job": entry.job, "files": len(entry.outputs)}
 
 

@@ -9,12 +9,12 @@ from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.retry.changes import JobChanges, changed
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
 
 
-def apply_replied(settlement: Settlement, entry: s.Replied) -> None:
+def apply_replied(settlement: Settlement, entry: site_state.Replied) -> None:
     """Drop acknowledged reports, carry out the orders that are new."""
     state = settlement.state
     reports = state.reports
@@ -39,7 +39,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
         if order.spec is None:
             _refuse(settlement, order, f"the server never described job {order.job} to this site")
             return
-        job = s.SiteJob(
+        job = site_state.SiteJob(
             id=order.job,
             campaign=order.campaign,
             owner=order.owner,
@@ -64,7 +64,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
     )  # leased to this site before and still open: it continues under the new lease
     if held:
         _supersede(settlement, job, held)
-    job.leases.append(s.SiteLease(order.lease, order.first, order.count, order.count))
+    job.leases.append(site_state.SiteLease(order.lease, order.first, order.count, order.count))
     state.leases_open += 1
     if _forgive(job, order.first, end) and not job.grants:
         job.began = order.n
@@ -76,10 +76,10 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
         for first, last in kept:
             settlement.done(job, first, last, outputs=has_outputs, usage=api.PayloadUsage())
         new = [piece for first, last in new for piece in job.open.within(first, last)]
-    settlement.make_ready(job, [s.UndonePiece(first, last - first) for first, last in new])
+    settlement.make_ready(job, [site_state.UndonePiece(first, last - first) for first, last in new])
 
 
-def _forgive(job: s.SiteJob, first: int, end: int) -> bool:
+def _forgive(job: site_state.SiteJob, first: int, end: int) -> bool:
     """A new lease of failed events is a new start for them: their owner retries them. Whether there were any."""
     failed = any(first <= event < end for event in job.failures)
     if job.failures:
@@ -90,7 +90,7 @@ def _forgive(job: s.SiteJob, first: int, end: int) -> bool:
     return failed
 
 
-def _supersede(settlement: Settlement, job: s.SiteJob, held: list[tuple[int, int]]) -> None:
+def _supersede(settlement: Settlement, job: site_state.SiteJob, held: list[tuple[int, int]]) -> None:
     for first, end in held:
         settlement.settle(job, first, end)
     for first, end in held:
@@ -146,7 +146,7 @@ def _discard(settlement: Settlement, order: api.DiscardOrder) -> None:
         return
     first, end = order.first, order.first + order.count
     job.done.remove(first, end)
-    kept: list[s.KeptPart] = []
+    kept: list[site_state.KeptPart] = []
     for part in job.parts:
         if part.first >= end or part.first + part.count <= first:
             kept.append(part)
@@ -168,7 +168,7 @@ def _deliver(settlement: Settlement, order: api.DeliverOrder) -> None:
     if job is not None:
         if order.output_dir is not None:
             settlement.specify(job, changed(job.spec, JobChanges(output_dir=order.output_dir)))
-        job.terms = s.DeliveryTerms(fresh=order.fresh, merge=order.merge, delivery=order.delivery)
+        job.terms = site_state.DeliveryTerms(fresh=order.fresh, merge=order.merge, delivery=order.delivery)
 
 
 def _forget(settlement: Settlement, order: api.ForgetOrder) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.bookings import Bookings
 from tidemill.site.state.orders import apply_replied
 from tidemill.site.state.results import BatchOfRecords
@@ -27,40 +27,40 @@ ALLOCATIONS_KEPT = 1000
 class WorkPool:
     """The state and what is derived from it. `apply` is the only way to change it."""
 
-    def __init__(self, state: s.SiteState) -> None:
+    def __init__(self, state: site_state.SiteState) -> None:
         self.state = state
         self.settlement = Settlement(state)
         bookings = self._bookings = Bookings(self.settlement)
         self._handlers: dict[type, Callable[[Any], None]] = {
-            s.Opened: self._opened,
-            s.Replied: lambda entry: apply_replied(self.settlement, entry),
-            s.FleetOpened: self._fleet_opened,
-            s.Granted: self._granted,
-            s.Read: self._read,
-            s.Refused: self._refused,
-            s.Intended: bookings.intended,
-            s.Ordered: bookings.ordered,
-            s.Observed: bookings.observed,
-            s.Stopped: bookings.stopped,
-            s.Resumed: bookings.resumed,
-            s.FleetFinished: self._fleet_finished,
-            s.FleetRemoved: self._fleet_removed,
-            s.Denied: self._denied,
-            s.GaveBack: self._gave_back,
-            s.StepAdded: self._step_added,
-            s.OutputsDelivered: self._delivered,
-            s.OutputsArrived: self._arrived,
-            s.Damaged: self._damaged,
-            s.LetGo: self._let_go,
-            s.LogFetched: self._fetched,
-            s.Cleaned: self._cleaned,
+            site_state.Opened: self._opened,
+            site_state.Replied: lambda entry: apply_replied(self.settlement, entry),
+            site_state.FleetOpened: self._fleet_opened,
+            site_state.Granted: self._granted,
+            site_state.Read: self._read,
+            site_state.Refused: self._refused,
+            site_state.Intended: bookings.intended,
+            site_state.Ordered: bookings.ordered,
+            site_state.Observed: bookings.observed,
+            site_state.Stopped: bookings.stopped,
+            site_state.Resumed: bookings.resumed,
+            site_state.FleetFinished: self._fleet_finished,
+            site_state.FleetRemoved: self._fleet_removed,
+            site_state.Denied: self._denied,
+            site_state.GaveBack: self._gave_back,
+            site_state.StepAdded: self._step_added,
+            site_state.OutputsDelivered: self._delivered,
+            site_state.OutputsArrived: self._arrived,
+            site_state.Damaged: self._damaged,
+            site_state.LetGo: self._let_go,
+            site_state.LogFetched: self._fetched,
+            site_state.Cleaned: self._cleaned,
         }
 
-    def apply(self, entry: s.Entry) -> None:
+    def apply(self, entry: site_state.Entry) -> None:
         """Take an entry over. Raises ProtocolError for one that cannot follow."""
         self._handlers[type(entry)](entry)
 
-    def _opened(self, entry: s.Opened) -> None:
+    def _opened(self, entry: site_state.Opened) -> None:
         self.state.epoch = entry.epoch
         self.state.next_grant = (entry.epoch << 32) + 1
         self.state.next_fleet = 1
@@ -68,14 +68,14 @@ class WorkPool:
 
     # ---- fleets and grants ----
 
-    def _fleet_opened(self, entry: s.FleetOpened) -> None:
+    def _fleet_opened(self, entry: site_state.FleetOpened) -> None:
         state = self.state
-        state.fleets[entry.fleet] = s.SiteFleet(
+        state.fleets[entry.fleet] = site_state.SiteFleet(
             name=entry.fleet, epoch=state.epoch, created_us=entry.at_us, width=entry.width
         )
         state.next_fleet += 1
 
-    def _granted(self, entry: s.Granted) -> None:
+    def _granted(self, entry: site_state.Granted) -> None:
         fleet = self._fleet(entry.fleet)
         fleet.open += len(entry.grants)
         fleet.closed = fleet.closed or entry.close
@@ -97,8 +97,10 @@ class WorkPool:
                 del job.ready[0]
             else:
                 rest = piece.count - grant.count
-                job.ready[0] = s.UndonePiece(grant.first + grant.count, rest, piece.chunk_max, piece.form)
-            job.grants[grant.grant] = s.GrantState(
+                job.ready[0] = site_state.UndonePiece(
+                    grant.first + grant.count, rest, piece.chunk_max, piece.form
+                )
+            job.grants[grant.grant] = site_state.GrantState(
                 entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)]), form_of(grant.job)
             )
             if not job.ready:
@@ -106,13 +108,13 @@ class WorkPool:
         if entry.grants:
             self.state.next_grant = entry.grants[-1].grant + 1
 
-    def _read(self, entry: s.Read) -> None:
+    def _read(self, entry: site_state.Read) -> None:
         fleet = self._fleet(entry.fleet)
         fleet.offsets.update(entry.offsets)
         fleet.records += len(entry.records)
-        BatchOfRecords(self.settlement, fleet).take(entry.records, entry.far)
+        BatchOfRecords(self.settlement, fleet).apply(entry.records, entry.far)
 
-    def _fleet_finished(self, entry: s.FleetFinished) -> None:
+    def _fleet_finished(self, entry: site_state.FleetFinished) -> None:
         fleet = self._fleet(entry.fleet)
         fleet.finished_us = entry.at_us
         for job in self.state.jobs.values():
@@ -125,17 +127,17 @@ class WorkPool:
                 undone = [piece for first, end in held.open for piece in job.open.within(first, end)]
                 form = held.form if held.form in job.forms else None
                 self.settlement.make_ready(
-                    job, [s.UndonePiece(first, end - first, None, form) for first, end in undone]
+                    job, [site_state.UndonePiece(first, end - first, None, form) for first, end in undone]
                 )
         fleet.open = 0
         fleet.cancels, fleet.withdrawn = [], []
 
-    def _fleet_removed(self, entry: s.FleetRemoved) -> None:
+    def _fleet_removed(self, entry: site_state.FleetRemoved) -> None:
         self.state.fleets.pop(entry.fleet, None)
         for name in [a.name for a in self.state.allocations.values() if a.fleet == entry.fleet]:
             del self.state.allocations[name]
 
-    def _fleet(self, name: str) -> s.SiteFleet:
+    def _fleet(self, name: str) -> site_state.SiteFleet:
         fleet = self.state.fleets.get(name)
         if fleet is None:
             raise ProtocolError(f"the site's log speaks of fleet `{name}`, which it never opened")
@@ -143,11 +145,11 @@ class WorkPool:
 
     # ---- jobs ----
 
-    def _refused(self, entry: s.Refused) -> None:
+    def _refused(self, entry: site_state.Refused) -> None:
         job = self.state.jobs.get(entry.job)
         if job is None:
             return
-        if job.id >= s.STEP_BASE:
+        if job.id >= site_state.STEP_BASE:
             self.settlement.end_step(job, entry.evidence)
             return
         for first, end in _ready(job):
@@ -155,7 +157,7 @@ class WorkPool:
         job.ready.clear()
         self.settlement.unready(job)
 
-    def _denied(self, entry: s.Denied) -> None:
+    def _denied(self, entry: site_state.Denied) -> None:
         evidence = Evidence(failure=FailureClass.DISPATCH, message=entry.reason, fault=FaultKind.SITE.value)
         for job_id in entry.jobs:
             job = self.state.jobs.get(job_id)
@@ -168,10 +170,10 @@ class WorkPool:
                 self.settlement.release(job, first, end, reason=entry.reason, evidence=evidence)
             self.settlement.forget_grants(job, cancel=True)
 
-    def _gave_back(self, entry: s.GaveBack) -> None:
+    def _gave_back(self, entry: site_state.GaveBack) -> None:
         for job_id in entry.jobs:
             job = self.state.jobs.get(job_id)
-            if job is None or job_id >= s.STEP_BASE:
+            if job is None or job_id >= site_state.STEP_BASE:
                 continue
             for piece in job.ready:
                 for first, end in job.open.within(piece.first, piece.first + piece.count):
@@ -179,8 +181,8 @@ class WorkPool:
             job.ready.clear()
             self.settlement.unready(job)
 
-    def _step_added(self, entry: s.StepAdded) -> None:
-        job = s.SiteJob(
+    def _step_added(self, entry: site_state.StepAdded) -> None:
+        job = site_state.SiteJob(
             id=entry.job,
             campaign=entry.campaign,
             seed_base=0,
@@ -192,9 +194,9 @@ class WorkPool:
         self.state.jobs[job.id] = job
         self.state.steps += 1
         self.settlement.open_up(job, 0, 1)
-        self.settlement.make_ready(job, [s.UndonePiece(0, 1)])
+        self.settlement.make_ready(job, [site_state.UndonePiece(0, 1)])
 
-    def _delivered(self, entry: s.OutputsDelivered) -> None:
+    def _delivered(self, entry: site_state.OutputsDelivered) -> None:
         if self.state.deliveries.pop(entry.job, None) is None:
             return
         job, lost = self.state.jobs.get(entry.job), entry.lost
@@ -209,7 +211,7 @@ class WorkPool:
         if entry.evidence is None and not entry.held:
             self.settlement.drop_parts(entry.job, entry.done)
 
-    def _arrived(self, entry: s.OutputsArrived) -> None:
+    def _arrived(self, entry: site_state.OutputsArrived) -> None:
         job = self.state.jobs.get(entry.job)
         if job is None:
             return
@@ -218,7 +220,7 @@ class WorkPool:
         if entry.outputs:
             self.settlement.report(ArrivedReport(n=0, job=entry.job, outputs=entry.outputs))
 
-    def _damaged(self, entry: s.Damaged) -> None:
+    def _damaged(self, entry: site_state.Damaged) -> None:
         """Events whose outputs are lost are run again here, on our own account: the server has counted them."""
         self.settlement.drop_steps(entry.job)
         job = self.state.jobs.get(entry.job)
@@ -229,15 +231,15 @@ class WorkPool:
         lost = [piece for first, end in gone for piece in job.open.missing(first, end)]
         for at, until in lost:
             self.settlement.open_up(job, at, until)
-        self.settlement.make_ready(job, [s.UndonePiece(at, until - at) for at, until in lost])
+        self.settlement.make_ready(job, [site_state.UndonePiece(at, until - at) for at, until in lost])
 
-    def _let_go(self, entry: s.LetGo) -> None:
+    def _let_go(self, entry: site_state.LetGo) -> None:
         for job_id in entry.jobs:
             job = self.state.jobs.get(job_id)
             if job is not None and job.stopping:
                 self.settlement.let_go(job)
 
-    def _fetched(self, entry: s.LogFetched) -> None:
+    def _fetched(self, entry: site_state.LogFetched) -> None:
         self.state.fetches = [each for each in self.state.fetches if each.request != entry.request]
         self.settlement.report(
             LogReport(
@@ -249,10 +251,10 @@ class WorkPool:
             )
         )
 
-    def _cleaned(self, entry: s.Cleaned) -> None:
+    def _cleaned(self, entry: site_state.Cleaned) -> None:
         cleaned = set(entry.jobs)
         self.state.forgotten = [job for job in self.state.forgotten if job not in cleaned]
 
 
-def _ready(job: s.SiteJob) -> list[tuple[int, int]]:
+def _ready(job: site_state.SiteJob) -> list[tuple[int, int]]:
     return [(piece.first, piece.first + piece.count) for piece in job.ready]

@@ -15,7 +15,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import rate_key
 from tidemill.node.journal import allocation_of
 from tidemill.routing.attribution import FarTrouble
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.activities import Activities
 from tidemill.site.state.failures import (
     FAR_EVENTS_MAX,
@@ -56,11 +56,11 @@ RANGES_MAX = 2_000  #: in one report of what ran
 class BatchOfRecords:
     """Takes the records of one read of one fleet's journals."""
 
-    def __init__(self, settlement: Settlement, fleet: s.SiteFleet) -> None:
+    def __init__(self, settlement: Settlement, fleet: site_state.SiteFleet) -> None:
         self._settlement = settlement
         self._fleet = fleet
         self._jobs = settlement.state.jobs
-        self._plain: dict[int, tuple[s.SiteJob, IntervalSet, PayloadUsage]] = {}
+        self._plain: dict[int, tuple[site_state.SiteJob, IntervalSet, PayloadUsage]] = {}
         self._ran = Ran()
         self._times = Times(self._jobs, fleet.pilot_nodes)
         self._activities = Activities()
@@ -74,7 +74,7 @@ class BatchOfRecords:
             node.Noted: self._noted,
         }
 
-    def take(self, records: list[node.Record], far: Mapping[int, FarTrouble] = NOTHING_FAR) -> None:
+    def apply(self, records: list[node.Record], far: Mapping[int, FarTrouble] = NOTHING_FAR) -> None:
         """Apply the records, then report what is kept without outputs, joined. `far`: see `Read`."""
         seen = self._fleet.seen  # the journal's own: it has these already, but where the log is replayed
         for at, record in enumerate(records):
@@ -122,7 +122,7 @@ class BatchOfRecords:
             _succeeded(job, first, end)
             _add(taken[2], record)
 
-    def _done_with_outputs(self, job: s.SiteJob, record: node.Done) -> None:
+    def _done_with_outputs(self, job: site_state.SiteJob, record: node.Done) -> None:
         first, end = record.first, record.first + record.count
         is_whole = job.open.covers(first, end)
         self._activities.done(job, record, record.count if is_whole else 0)
@@ -130,7 +130,7 @@ class BatchOfRecords:
             self._again(job, self._free(job, first, end))
             return
         _succeeded(job, first, end)
-        job.parts.append(s.KeptPart(first, record.count, self._fleet.name, record.outputs))
+        job.parts.append(site_state.KeptPart(first, record.count, self._fleet.name, record.outputs))
         job.done.add(first, end)
         usage = PayloadUsage()
         _add(usage, record)
@@ -165,11 +165,11 @@ class BatchOfRecords:
             self._give_back(job, evidence)
 
     def _take_verdict(
-        self, job: s.SiteJob, record: node.Failed, verdict: RetryVerdict, evidence: Evidence
+        self, job: site_state.SiteJob, record: node.Failed, verdict: RetryVerdict, evidence: Evidence
     ) -> None:
         for event in verdict.counted:
             job.failures[event] = job.failures.get(event, 0) + 1
-        if job.id >= s.STEP_BASE and verdict.failed:
+        if job.id >= site_state.STEP_BASE and verdict.failed:
             self._settlement.end_step(job, evidence)
             return
         for event in verdict.failed:
@@ -223,7 +223,7 @@ class BatchOfRecords:
 
     # ---- steps they share ----
 
-    def _ungrant(self, job: s.SiteJob, grant: int, first: int, end: int) -> bool:
+    def _ungrant(self, job: site_state.SiteJob, grant: int, first: int, end: int) -> bool:
         """These events wait for nothing more; whether this fleet was at any of them."""
         held = job.grants.get(grant)
         if held is None:  # taken back long ago, or of another life of the job
@@ -237,7 +237,7 @@ class BatchOfRecords:
             self._settlement.state.fleets[held.fleet].open -= 1
         return was_held and held.fleet == self._fleet.name
 
-    def _free(self, job: s.SiteJob, first: int, end: int) -> list[tuple[int, int]]:
+    def _free(self, job: site_state.SiteJob, first: int, end: int) -> list[tuple[int, int]]:
         """The open events that neither another grant nor the backlog holds: someone else may be at them already."""
         undone = job.open.within(first, end)
         if not undone or not (job.grants or job.ready):
@@ -251,12 +251,12 @@ class BatchOfRecords:
                 busy.add(piece.first, piece.first + piece.count)
         return [gap for at, until in undone for gap in busy.missing(at, until)]
 
-    def _again(self, job: s.SiteJob, undone: list[tuple[int, int]]) -> None:
-        self._settlement.make_ready(job, [s.UndonePiece(at, until - at) for at, until in undone])
+    def _again(self, job: site_state.SiteJob, undone: list[tuple[int, int]]) -> None:
+        self._settlement.make_ready(job, [site_state.UndonePiece(at, until - at) for at, until in undone])
 
-    def _give_back(self, job: s.SiteJob, evidence: Evidence) -> None:
+    def _give_back(self, job: site_state.SiteJob, evidence: Evidence) -> None:
         """Nothing succeeds here: what no pilot holds goes back to the server."""
-        if job.id >= s.STEP_BASE:
+        if job.id >= site_state.STEP_BASE:
             self._settlement.end_step(job, evidence)
             return
         self._flush(job)
@@ -267,18 +267,18 @@ class BatchOfRecords:
         job.fruitless = job.returns = 0
         self._settlement.unready(job)
 
-    def _flush(self, job: s.SiteJob) -> None:
+    def _flush(self, job: site_state.SiteJob) -> None:
         """Report what is kept of the job so far, so that its reports stay in the order of what happened."""
         taken = self._plain.pop(job.id, None)
         if taken is None:
             return
-        told = taken[2]
+        usage = taken[2]
         for first, end in taken[1]:
-            self._settlement.done(job, first, end, outputs=False, usage=told)
-            told = PayloadUsage()
+            self._settlement.done(job, first, end, outputs=False, usage=usage)
+            usage = PayloadUsage()
 
-    def _report(self, job: s.SiteJob, record: node.Failed, evidence: Evidence) -> None:
-        if job.reported >= REPORTED_MAX or job.id >= s.STEP_BASE:
+    def _report(self, job: site_state.SiteJob, record: node.Failed, evidence: Evidence) -> None:
+        if job.reported >= REPORTED_MAX or job.id >= site_state.STEP_BASE:
             return
         job.reported += 1
         lease = self._settlement.lease_of(job, record.first)
@@ -301,7 +301,7 @@ class BatchOfRecords:
 
     def _verdict(
         self,
-        job: s.SiteJob,
+        job: site_state.SiteJob,
         record: node.Failed,
         undone: list[tuple[int, int]],
         failure: FailureClass | None,
@@ -309,7 +309,7 @@ class BatchOfRecords:
         """What becomes of the events; `failure`: None = the way to a far input caused it."""
         if failure is None:
             _note_far(job, undone)
-            return RetryVerdict([s.UndonePiece(at, until - at) for at, until in undone], [], [])
+            return RetryVerdict([site_state.UndonePiece(at, until - at) for at, until in undone], [], [])
         return decide(failure, undone, culprit=record.event, failures=job.failures, retries=job.spec.retries)
 
     def _evidence(
@@ -336,11 +336,11 @@ class BatchOfRecords:
         is_approved = job is not None and job.spec.app is not None
         return FaultKind.SITE.value if failure is FailureClass.DISPATCH and is_approved else ""
 
-    def _measure(self, job: s.SiteJob, record: node.Done) -> None:
+    def _measure(self, job: site_state.SiteJob, record: node.Done) -> None:
         app = rate_key(job.spec.app or "", job.spec.resources.width)
         rate = self._settlement.state.rates.get(app)
         if rate is None:
-            rate = self._settlement.state.rates[app] = s.Rate()
+            rate = self._settlement.state.rates[app] = site_state.Rate()
         rate.wall_s += (record.wall_us - record.setup_us) / 1e6
         rate.events += record.count
         while rate.events > RATE_EVENTS_MAX or (rate.wall_s > RATE_WALL_S_MAX and rate.events > 2):
@@ -391,21 +391,21 @@ def note_text(record: node.Noted) -> str:
     return (text + (f" ({numbers})" if numbers else ""))[:NOTE_CHARS_MAX]
 
 
-def _why(job: s.SiteJob, record: node.Failed) -> tuple[FailureClass, str]:
+def _why(job: site_state.SiteJob, record: node.Failed) -> tuple[FailureClass, str]:
     failure = failure_class(record.failure)
     is_wide = job.spec.resources.width is not None
     found, message = explain(record, failure) if is_wide else (failure, record.message)
     return found, with_runtime(message)
 
 
-def _succeeded(job: s.SiteJob, first: int, end: int) -> None:
+def _succeeded(job: site_state.SiteJob, first: int, end: int) -> None:
     """Events are kept: what failed before counts no more for what is to come."""
     job.fruitless = job.returns = 0
     if job.far:
         job.far = {event: n for event, n in job.far.items() if not first <= event < end}
 
 
-def _note_far(job: s.SiteJob, undone: list[tuple[int, int]]) -> None:
+def _note_far(job: site_state.SiteJob, undone: list[tuple[int, int]]) -> None:
     left = FAR_EVENTS_MAX
     for first, end in undone:
         for event in range(first, min(end, first + left)):
@@ -413,16 +413,16 @@ def _note_far(job: s.SiteJob, undone: list[tuple[int, int]]) -> None:
         left -= min(left, end - first)
 
 
-def _unready(job: s.SiteJob, first: int, end: int) -> None:
+def _unready(job: site_state.SiteJob, first: int, end: int) -> None:
     """Events that turn out to be done wait for nothing more."""
     if not any(piece.first < end and piece.first + piece.count > first for piece in job.ready):
         return
-    ready: list[s.UndonePiece] = []
+    ready: list[site_state.UndonePiece] = []
     for piece in job.ready:
         last = piece.first + piece.count
         for at, until in ((piece.first, min(last, first)), (max(piece.first, end), last)):
             if at < until:
-                ready.append(s.UndonePiece(at, until - at, piece.chunk_max, piece.form))
+                ready.append(site_state.UndonePiece(at, until - at, piece.chunk_max, piece.form))
     job.ready = ready
 
 
@@ -438,7 +438,7 @@ def _add(usage: PayloadUsage, record: node.Done) -> None:
 
 
 def _ran_range(job: int, events: str, wall_us: int) -> RanRange:
-    if job < s.STEP_BASE:
+    if job < site_state.STEP_BASE:
         return RanRange(job, events, wall_us=wall_us)
-    source, step = divmod(job - s.STEP_BASE, s.STEPS_MAX)
+    source, step = divmod(job - site_state.STEP_BASE, site_state.STEPS_MAX)
     return RanRange(source, "", step, wall_us)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.node.binary import find_binary
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.epoch import Epoch
 from tidemill.site.state.log import SiteLog, restore
 
@@ -64,7 +64,7 @@ class ServedSite(NamedTuple):
     binary: Path  #: `tidemill-node`
 
     @property
-    def state(self) -> s.SiteState:
+    def state(self) -> site_state.SiteState:
         """As the log has it; changes only by entries."""
         return self.log.pool.state
 
@@ -86,7 +86,9 @@ def serve(config: SiteConfig, directory: Path, epoch: Epoch) -> ServedSite:
     log = SiteLog(directory / "log", epoch.number, restored.pool, lines_max=SNAPSHOT_LINES)
     owner = epoch.owner
     log.apply(
-        s.Opened(epoch=owner.epoch, host=owner.host, pid=owner.pid, at_us=clock.now_us(), read=restored.read)
+        site_state.Opened(
+            epoch=owner.epoch, host=owner.host, pid=owner.pid, at_us=clock.now_us(), read=restored.read
+        )
     )
     log.commit()
     return ServedSite(directory, config, epoch, log, open_pools(), binary)

@@ -11,7 +11,7 @@ from tidemill.model.devices import asks_gpus
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Width
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.wire.api import DoneReport, FailureReport, PayloadUsage, ReleaseReport, Report
 from tidemill.wire.node import FORMS_MAX, Withdrawn, form_number
 
@@ -41,11 +41,11 @@ class EventLoad(NamedTuple):
 
 def load_key(spec: JobSpec) -> EventLoad | WideLoad:
     """What makes open events alike: application, cores and GPUs; more for payloads that span nodes."""
-    asked = spec.resources
-    width = asked.width
+    resources = spec.resources
+    width = resources.width
     if width is None:
-        return EventLoad(spec.app or "", asked.cores or 0, asks_gpus(asked.devices))
-    return WideLoad(width, spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
+        return EventLoad(spec.app or "", resources.cores or 0, asks_gpus(resources.devices))
+    return WideLoad(width, spec.app or "", resources.event_s or 0.0, float(resources.timeout_s or 0))
 
 
 def at_once(spec: JobSpec, events: int) -> int:
@@ -71,7 +71,7 @@ class Settlement:
     Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
     events alike."""
 
-    def __init__(self, state: s.SiteState) -> None:
+    def __init__(self, state: site_state.SiteState) -> None:
         self.state = state
         self.backlog: dict[int, None] = {}
         self.wide: dict[int, dict[int, None]] = {}
@@ -85,15 +85,15 @@ class Settlement:
         for job in state.jobs.values():
             self._weigh(job, len(job.open))
 
-    def open_up(self, job: s.SiteJob, first: int, end: int) -> None:
+    def open_up(self, job: site_state.SiteJob, first: int, end: int) -> None:
         """These events are to be run here."""
         self._weigh(job, job.open.add(first, end))
 
-    def close(self, job: s.SiteJob, first: int, end: int) -> None:
+    def close(self, job: site_state.SiteJob, first: int, end: int) -> None:
         """These events are no longer to be run here."""
         self._weigh(job, -job.open.remove(first, end))
 
-    def _weigh(self, job: s.SiteJob, change: int, after: int | None = None) -> None:
+    def _weigh(self, job: site_state.SiteJob, change: int, after: int | None = None) -> None:
         """Take over that a job's number of open events has changed. `after`: the number now, if that is not
         what is in `open`. Events of a job that is being stopped weigh nothing: they need no nodes."""
         if job.stopping:
@@ -109,11 +109,11 @@ class Settlement:
         else:
             _add(self.load, key, events)
 
-    def _backlog(self, job: s.SiteJob) -> dict[int, None]:
+    def _backlog(self, job: site_state.SiteJob) -> dict[int, None]:
         width = job.spec.resources.width
         return self.backlog if width is None else self.wide.setdefault(width.nodes, {})
 
-    def specify(self, job: s.SiteJob, spec: JobSpec) -> None:
+    def specify(self, job: site_state.SiteJob, spec: JobSpec) -> None:
         """Take the specification that the server sent."""
         size = len(_encode(spec))
         self.spec_bytes += size - job.spec_bytes
@@ -121,16 +121,16 @@ class Settlement:
         job.spec, job.spec_bytes = spec, size
         self._weigh(job, len(job.open))
 
-    def redefine(self, job: s.SiteJob) -> None:
+    def redefine(self, job: site_state.SiteJob) -> None:
         """Grant the job as another form from now on, because leads keep the program of a job that they know. Earlier
         grants run on unchanged."""
         job.arrived = IntervalSet()  # its outputs may go elsewhere now
         job.base_form = min(job.next_form, FORMS_MAX - 1)
         job.next_form = job.base_form + 1
         job.forms = {}
-        job.ready = [s.UndonePiece(each.first, each.count, each.chunk_max) for each in job.ready]
+        job.ready = [site_state.UndonePiece(each.first, each.count, each.chunk_max) for each in job.ready]
 
-    def unready(self, job: s.SiteJob) -> None:
+    def unready(self, job: site_state.SiteJob) -> None:
         """The job has nothing to grant."""
         self._backlog(job).pop(job.id, None)
 
@@ -140,7 +140,7 @@ class Settlement:
         self.state.next_report += 1
         self.state.reports.append(report)
 
-    def make_ready(self, job: s.SiteJob, pieces: list[s.UndonePiece]) -> None:
+    def make_ready(self, job: site_state.SiteJob, pieces: list[site_state.UndonePiece]) -> None:
         """Put undone events into the backlog. What failed already waits behind what did not; of a job that is being
         stopped they go back to the server."""
         if job.stopping:
@@ -151,14 +151,14 @@ class Settlement:
             job.ready += pieces
             self._backlog(job)[job.id] = None
 
-    def lease_of(self, job: s.SiteJob, event: int) -> s.SiteLease | None:
+    def lease_of(self, job: site_state.SiteJob, event: int) -> site_state.SiteLease | None:
         """The newest lease that holds the event."""
         for lease in reversed(job.leases):
             if lease.first <= event < lease.first + lease.count:
                 return lease
         return None
 
-    def settle(self, job: s.SiteJob, first: int, end: int) -> list[tuple[int, int, int]]:
+    def settle(self, job: site_state.SiteJob, first: int, end: int) -> list[tuple[int, int, int]]:
         """Take events that are open out of their leases; the pieces (lease, first, count) to report on."""
         self.close(job, first, end)
         pieces: list[tuple[int, int, int]] = []
@@ -176,7 +176,9 @@ class Settlement:
             at = until
         return pieces
 
-    def done(self, job: s.SiteJob, first: int, end: int, *, outputs: bool, usage: PayloadUsage) -> None:
+    def done(
+        self, job: site_state.SiteJob, first: int, end: int, *, outputs: bool, usage: PayloadUsage
+    ) -> None:
         """Report events as kept; the usage goes with the first piece."""
         rest = usage
         for lease, at, count in self.settle(job, first, end):
@@ -185,7 +187,7 @@ class Settlement:
             )
             rest = PayloadUsage()
 
-    def fail(self, job: s.SiteJob, event: int, evidence: Evidence) -> None:
+    def fail(self, job: site_state.SiteJob, event: int, evidence: Evidence) -> None:
         """Report an event as failed for good."""
         for lease, first, count in self.settle(job, event, event + 1):
             self.report(
@@ -202,7 +204,7 @@ class Settlement:
             )
 
     def release(
-        self, job: s.SiteJob, first: int, end: int, *, reason: str, evidence: Evidence | None = None
+        self, job: site_state.SiteJob, first: int, end: int, *, reason: str, evidence: Evidence | None = None
     ) -> None:
         """Give open events back to the server."""
         for lease, at, count in self.settle(job, first, end):
@@ -212,7 +214,9 @@ class Settlement:
                 )
             )
 
-    def forget_grants(self, job: s.SiteJob, *, cancel: bool, form: int | None = None) -> list[s.GrantState]:
+    def forget_grants(
+        self, job: site_state.SiteJob, *, cancel: bool, form: int | None = None
+    ) -> list[site_state.GrantState]:
         """Drop the grants of a job, or of one form of it, and return them. With `cancel`, leads stop their payloads."""
         gone = {number: held for number, held in job.grants.items() if form in (None, held.form)}
         if cancel:
@@ -222,7 +226,7 @@ class Settlement:
             del job.grants[number]
         return [*gone.values()]
 
-    def _cancel_grants(self, job: s.SiteJob, grants: Iterable[s.GrantState]) -> None:
+    def _cancel_grants(self, job: site_state.SiteJob, grants: Iterable[site_state.GrantState]) -> None:
         """Have the leads stop what they were granted of the job. A number is listed twice if the job is stopped again:
         a search among those of thousands of jobs would cost time that grows with their square."""
         for name, form in {(held.fleet, held.form): None for held in grants}:
@@ -230,13 +234,13 @@ class Settlement:
             if number not in fleet.cancels[-1:]:
                 fleet.cancels.append(number)
 
-    def withdraw(self, job: s.SiteJob, events: IntervalSet) -> None:
+    def withdraw(self, job: site_state.SiteJob, events: IntervalSet) -> None:
         """Run these events no more, and report nothing of them: their owner has canceled them. Leads stop the payloads
         that run them. What is done stays."""
         for first, end in [piece for span in job.open for piece in events.within(*span)]:
             self.settle(job, first, end)
         ready = [
-            s.UndonePiece(at, until - at, piece.chunk_max, piece.form)
+            site_state.UndonePiece(at, until - at, piece.chunk_max, piece.form)
             for piece in job.ready
             for at, until in events.missing(piece.first, piece.first + piece.count)
         ]
@@ -257,7 +261,7 @@ class Settlement:
                 fleet.open -= 1
                 del job.grants[number]
 
-    def stop(self, job: s.SiteJob) -> None:
+    def stop(self, job: site_state.SiteJob) -> None:
         """Run nothing more of a job. What is done stays; its grants wait for what pilots have finished of them."""
         self.state.deliveries.pop(job.id, None)
         self.drop_steps(job.id)
@@ -270,14 +274,14 @@ class Settlement:
         self.make_ready(job, pieces)
         self._cancel_grants(job, job.grants.values())
 
-    def let_go(self, job: s.SiteJob) -> None:
+    def let_go(self, job: site_state.SiteJob) -> None:
         """A job is stopped: what its pilots have not kept goes back to the server."""
         self.forget_grants(job, cancel=False)
         for first, end in list(job.open):
             self.release(job, first, end, reason=STOPPED)
         self._go_on(job)
 
-    def _go_on(self, job: s.SiteJob) -> None:
+    def _go_on(self, job: site_state.SiteJob) -> None:
         if job.stopping:
             job.stopping = False
             self._weigh(job, len(job.open))
@@ -310,9 +314,9 @@ class Settlement:
                 if done and not delivered.covers(part.first, part.first + part.count)
             ]
 
-    def lose_parts(self, job: s.SiteJob, lost: IntervalSet) -> IntervalSet:
+    def lose_parts(self, job: site_state.SiteJob, lost: IntervalSet) -> IntervalSet:
         """Outputs of these events are gone, and with them whole parts; the events that are not done any more."""
-        gone, kept = lost.copy(), list[s.KeptPart]()
+        gone, kept = lost.copy(), list[site_state.KeptPart]()
         for part in job.parts:
             end = part.first + part.count
             if lost.touches(part.first, end):
@@ -327,17 +331,17 @@ class Settlement:
 
     def drop_steps(self, job_id: int) -> None:
         """Forget the job's own steps, which are few."""
-        if job_id >= s.STEP_BASE or not self.state.steps:
+        if job_id >= site_state.STEP_BASE or not self.state.steps:
             return
-        start = s.STEP_BASE + job_id * s.STEPS_MAX
-        for step in range(start, start + s.STEPS_MAX):
+        start = site_state.STEP_BASE + job_id * site_state.STEPS_MAX
+        for step in range(start, start + site_state.STEPS_MAX):
             if step in self.state.jobs:
                 self.drop(step)
                 self.state.steps -= 1
                 self.state.step_evidence.pop(step, None)
                 self.state.forgotten.append(step)
 
-    def end_step(self, job: s.SiteJob, evidence: Evidence) -> None:
+    def end_step(self, job: site_state.SiteJob, evidence: Evidence) -> None:
         """A step failed for good, and with it the delivery that needs it: reported by `OutputsDelivered`."""
         self._weigh(job, -len(job.open), 0)
         job.open = IntervalSet()
@@ -346,12 +350,12 @@ class Settlement:
         self.forget_grants(job, cancel=True)
         self.state.step_evidence[job.id] = evidence
 
-    def _close(self, job: s.SiteJob, lease: s.SiteLease, count: int) -> None:
+    def _close(self, job: site_state.SiteJob, lease: site_state.SiteLease, count: int) -> None:
         lease.open -= count
         if lease.open <= 0:
             job.leases.remove(lease)
             self.state.leases_open -= 1
 
 
-def _newer(job: s.SiteJob, one: s.SiteLease, other: s.SiteLease) -> bool:
+def _newer(job: site_state.SiteJob, one: site_state.SiteLease, other: site_state.SiteLease) -> bool:
     return job.leases.index(one) > job.leases.index(other)

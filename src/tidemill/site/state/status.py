@@ -14,8 +14,8 @@ import msgspec
 from tidemill import clock
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError, TidemillError
 from tidemill.files import read_bounded, write_whole
+from tidemill.harvest.account.broker_log import PlanMade
 from tidemill.harvest.account.ledger import Line
-from tidemill.harvest.account.records import PlanMade
 from tidemill.log import Log
 from tidemill.model.metrics import Sample
 from tidemill.model.trouble import Trouble
@@ -41,10 +41,10 @@ class BatchOutage(msgspec.Struct, frozen=True, kw_only=True):
     doubted: bool = False
 
 
-def outage_after(known: BatchOutage | None, now: BatchOutage) -> BatchOutage:
+def outage_after(outage: BatchOutage | None, now: BatchOutage) -> BatchOutage:
     """The outage of now, which began with the known one where that is of the same kind."""
-    is_same = known is not None and (known.answers, known.doubted) == (now.answers, now.doubted)
-    return msgspec.structs.replace(now, since_us=known.since_us) if known and is_same else now
+    is_same = outage is not None and (outage.answers, outage.doubted) == (now.answers, now.doubted)
+    return msgspec.structs.replace(now, since_us=outage.since_us) if outage and is_same else now
 
 
 class FailedRuns(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.wire import node
 from tidemill.wire.api import PayloadTime, TimesReport
 
@@ -15,7 +15,7 @@ TIMES_MAX = 1_000  #: in one report
 class Times:
     """Takes the records of one read of one fleet's journals. `nodes`: names of pilots' nodes."""
 
-    def __init__(self, jobs: Mapping[int, s.SiteJob], nodes: Mapping[str, str]) -> None:
+    def __init__(self, jobs: Mapping[int, site_state.SiteJob], nodes: Mapping[str, str]) -> None:
         self._jobs, self._nodes = jobs, nodes
         self._times: dict[int, list[PayloadTime]] = defaultdict(list)
 

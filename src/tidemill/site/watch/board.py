@@ -15,7 +15,7 @@ from tidemill import __version__, clock
 from tidemill.errors import SiteError
 from tidemill.files import write_whole
 from tidemill.harvest.account.ledger import UNBOUNDED_S
-from tidemill.harvest.machine.quarantine import Sentence
+from tidemill.harvest.snapshot.quarantine import Sentence
 from tidemill.log import Log
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import REPORTED_STATES
@@ -167,7 +167,7 @@ class StatusBoard:
         yield Sample("tidemill_epoch", state.epoch)
         yield Sample("tidemill_startup_seconds", harvesting.machine.costs.startup_s)
         if harvesting.fleets.io.budgets:
-            yield Sample("tidemill_io_told", harvesting.fleets.io.told_sum())
+            yield Sample("tidemill_io_told", harvesting.fleets.io.given_sum())
         yield from self._shown.nodes.samples()
 
     def _areas(self) -> Iterator[AreaFigures]:

@@ -47,15 +47,15 @@ class SiteCaches:
     def views(self) -> list[CacheView]:
         """Views of the site's caches, as their directories said a few seconds ago; one whose file system
         hangs is unknown."""
-        found = []
+        result = []
         for reading in self._readings:
             view = reading.now()
             hung_s = reading.under_way_s
             if hung_s > HUNG_S:
                 text = f"its directory has not answered for {span_text(hung_s)}: the file system may hang"
                 view = msgspec.structs.replace(view, state="unknown", findings=[text])
-            found.append(view)
-        return found
+            result.append(view)
+        return result
 
     def reads(self) -> Iterator[ReadView]:
         """What jobs read from caches and from elsewhere, those first that were traced last."""
@@ -64,12 +64,12 @@ class SiteCaches:
     def _addresses(self) -> dict[tuple[str, int], tuple[str, str]]:
         """By which address and port payloads reach which cache: the way's name and the cache's. Reads of a cache whose
         address is not known yet are shown by their address."""
-        found = {}
+        result = {}
         for each in self._caches:
             parts = urlsplit(each.address)
             for address in self._names.addresses(parts.hostname or ""):
-                found[address, parts.port or PORT] = (_way(each), each.name)
-        return found
+                result[address, parts.port or PORT] = (_way(each), each.name)
+        return result
 
 
 def cache_samples(views: Iterable[CacheView]) -> Iterator[Sample]:

@@ -105,7 +105,7 @@ class UnsentSamples:
         mounts = tuple(mounts_of(sampled)) if sampled is not None else ()
         self._waiting.append(_Entry(self._number, allocation, node, point, cores, mounts))
 
-    def take(self, totals: dict[str, int]) -> list[AllocationSamples]:
+    def next_samples(self, totals: dict[str, int]) -> list[AllocationSamples]:
         """The next for the server, at most VIEW_SAMPLES_MAX. `totals`: nodes of each allocation."""
         chosen = list(islice(self._waiting, VIEW_SAMPLES_MAX))
         self._sent = chosen[-1].number if chosen else 0
@@ -171,7 +171,7 @@ class NodeSamples:
         }
         for name, files in self._files.items():
             try:
-                self._take(files.read(), now_s, now_us)
+                self._add(files.read(), now_s, now_us)
             except TidemillError as error:
                 _log.warning("monitor.unreadable", fleet=name, reason=error.message)
         for allocation, means in self._means.items():
@@ -179,7 +179,7 @@ class NodeSamples:
                 self.unsent.add(allocation, "", point)
         self._forget(now_s)
 
-    def _take(self, samples: Iterable[Sampled], now_s: float, now_us: int) -> None:
+    def _add(self, samples: Iterable[Sampled], now_s: float, now_us: int) -> None:
         running = self._state().allocations
         nodes = sum(map(len, self._latest.values()))
         for sampled in samples:
@@ -224,9 +224,9 @@ class NodeSamples:
                 del self._latest[name]
                 self._means.pop(name, None)
 
-    def take(self) -> list[AllocationSamples]:
+    def next_samples(self) -> list[AllocationSamples]:
         """What the server does not have, for the next view."""
-        return self.unsent.take({name: len(latest) for name, latest in self._latest.items()})
+        return self.unsent.next_samples({name: len(latest) for name, latest in self._latest.items()})
 
     def samples(self) -> Iterator[Sample]:
         """Metrics: means over the nodes that were heard in the last intervals."""

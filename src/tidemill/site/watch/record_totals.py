@@ -32,7 +32,7 @@ class RecordTotals:
         self._failures: Counter[str] = Counter()
         self._remarks: Counter[tuple[str, str]] = Counter()  #: by topic and mode
 
-    def take(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Add new records."""
         for record in records:
             kind = type(record)

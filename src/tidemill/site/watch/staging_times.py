@@ -37,7 +37,7 @@ class StagingTimes:
             tuple[int, str], Counter[int]
         ] = {}  #: files by the upper edge of their time's class
 
-    def heard(self, records: Iterable[Record], allocations: Mapping[str, Sized]) -> None:
+    def on_records(self, records: Iterable[Record], allocations: Mapping[str, Sized]) -> None:
         """Add what pilots note; of an allocation that is not known nothing."""
         for record in records:
             if type(record) is Noted and record.topic == TOPIC and record.mode in WAYS:

@@ -148,7 +148,7 @@ class Views:
             counts = (0, ours, max(0, self._machine.nodes - ours), 0)
         self._tide.note(clock.now_us() / 1e6, counts)
 
-    def take(self, *, is_received: bool) -> RawViews:
+    def next_views(self, *, is_received: bool) -> RawViews:
         """The views for the next sync; empty = nothing new, or it is too soon. `is_received`: the server has answered
         the last sync; else what that one carried is sent again."""
         self._settle(is_received=is_received)
@@ -161,7 +161,7 @@ class Views:
         # what is compared has no time of its sums: it says nothing new by that alone
         views = packed(tide=tide, **_of_status(status), **self._of_parts()) | self._of_extensions(status)
         views |= packed(sums=msgspec.structs.replace(sums, at_us=0))
-        samples = self._nodes.take()
+        samples = self._nodes.next_samples()
         if not samples and views == self._received:
             return {}
         self._sent, self._tide_sent = views, tide

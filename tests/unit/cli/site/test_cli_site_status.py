@@ -25,8 +25,8 @@ from tidemill.cli.site.status import (
 )
 from tidemill.config.site import Cluster, Harvest, SiteConfig
 from tidemill.errors import SiteError
+from tidemill.harvest.account.broker_log import PlanMade
 from tidemill.harvest.account.ledger import Line, Standing
-from tidemill.harvest.account.records import PlanMade
 from tidemill.model.figures.awaited import Hindrance, NodeCounts, QueuedReason
 from tidemill.model.metrics import Sample
 from tidemill.model.trouble import Trouble

@@ -15,7 +15,7 @@ from tidemill.model.job import JobSpec, Resources, Shell
 from tidemill.octets import carried
 from tidemill.site.applications.catalogue import Applications, load_application
 from tidemill.site.applications.programs import NodeShape, Preparer
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.wire.node import JobDef, Program
 
 APP = """name = "sim"
@@ -56,7 +56,9 @@ def preparer(apps: Path, *, allow_adhoc: bool = False) -> Preparer:
 
 def prepare(it: Preparer, spec: JobSpec) -> tuple[Program, JobDef]:
     it.begin()
-    job = s.SiteJob(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+    job = site_state.SiteJob(
+        id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet()
+    )
     program = it.program(spec, None)
     return program, it.job(job, program, [])
 

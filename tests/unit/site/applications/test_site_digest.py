@@ -35,7 +35,7 @@ def waited_for(digests: Digests, path: Path) -> str:
     deadline_s = clock.monotonic_s() + 20
     while clock.monotonic_s() < deadline_s:
         try:
-            return digests.of(str(path))
+            return digests.digest(str(path))
         except PendingError:
             clock.sleep_s(0.005)
     raise AssertionError(f"{path} was not read")
@@ -44,13 +44,13 @@ def waited_for(digests: Digests, path: Path) -> str:
 def test_a_large_file_is_read_beside_and_remembered_until_it_changes(tmp_path: Path) -> None:
     large, digests = zeros(tmp_path / "pack", LARGE), Digests(beside=True)
     with pytest.raises(PendingError):
-        digests.of(str(large))
+        digests.digest(str(large))
     assert waited_for(digests, large) == sha256_of_zeros(LARGE)
     assert not digests.is_busy
-    assert digests.of(str(large)) == sha256_of_zeros(LARGE)
+    assert digests.digest(str(large)) == sha256_of_zeros(LARGE)
     zeros(large, LARGE + 1)
     with pytest.raises(PendingError):
-        digests.of(str(large))
+        digests.digest(str(large))
     assert waited_for(digests, large) == sha256_of_zeros(LARGE + 1)
     digests.close()
 
@@ -58,18 +58,18 @@ def test_a_large_file_is_read_beside_and_remembered_until_it_changes(tmp_path: P
 def test_a_small_file_is_read_at_once_and_so_is_every_file_where_one_may_wait(tmp_path: Path) -> None:
     small, large = zeros(tmp_path / "small", 1000), zeros(tmp_path / "large", LARGE)
     beside = Digests(beside=True)
-    assert beside.of(str(small)) == sha256_of_zeros(1000)
+    assert beside.digest(str(small)) == sha256_of_zeros(1000)
     assert not beside.is_busy
-    assert Digests().of(str(large)) == sha256_of_zeros(LARGE)
+    assert Digests().digest(str(large)) == sha256_of_zeros(LARGE)
 
 
 def test_a_file_that_goes_while_it_is_read_is_an_error_and_no_wait_for_ever(tmp_path: Path) -> None:
     large, digests = zeros(tmp_path / "pack", LARGE), Digests(beside=True)
     with pytest.raises(PendingError):
-        digests.of(str(large))
+        digests.digest(str(large))
     large.unlink()
     with pytest.raises(SiteError, match="failed to read"):
-        digests.of(str(large))
+        digests.digest(str(large))
     assert not digests.is_busy
     digests.close()
 
@@ -82,9 +82,9 @@ def test_what_a_file_tells_is_asked_again_when_the_file_looks_different(tmp_path
         return asked[-1]
 
     file.write_text("one")
-    assert (digests.told(str(file), read), digests.told(str(file), read)) == ("one", "one")
+    assert (digests.cached(str(file), read), digests.cached(str(file), read)) == ("one", "one")
     file.write_text("other")
-    assert digests.told(str(file), read) == "other"
+    assert digests.cached(str(file), read) == "other"
     assert asked == ["one", "other"]
 
 
@@ -92,7 +92,7 @@ def test_what_the_agent_found_is_not_read_again_by_those_who_ask_what_it_sees(tm
     large, agent, record = zeros(tmp_path / "image", LARGE), Digests(), tmp_path / RECORD
     agent.write_known(record)
     assert not record.exists()
-    agent.of(str(large))
+    agent.digest(str(large))
     agent.write_known(record)
     written = record.stat().st_ino
     agent.write_known(record)
@@ -101,17 +101,17 @@ def test_what_the_agent_found_is_not_read_again_by_those_who_ask_what_it_sees(tm
     asker = Digests(beside=True)
     asker.read_known(tmp_path / "none")
     asker.read_known(record)
-    assert asker.of(str(large)) == sha256_of_zeros(LARGE)
+    assert asker.digest(str(large)) == sha256_of_zeros(LARGE)
     zeros(large, LARGE + 1)
     with pytest.raises(PendingError):
-        asker.of(str(large))
+        asker.digest(str(large))
     asker.close()
 
 
 def test_a_read_under_way_ends_with_its_owner(tmp_path: Path) -> None:
     endless, digests = zeros(tmp_path / "pack", 1 << 42), Digests(beside=True)
     with pytest.raises(PendingError):
-        digests.of(str(endless))
+        digests.digest(str(endless))
     digests.close()
     deadline_s = clock.monotonic_s() + 20
     while any(thread.name.startswith("digests") for thread in threading.enumerate()):

@@ -18,7 +18,7 @@ from tidemill.site.applications.handed.cautions import cautions
 from tidemill.site.applications.handed.intake import python_places
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import NodeShape, Preparer
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.wire.node import LineRule, Program
 
 
@@ -193,7 +193,9 @@ def test_no_job_sets_variables_of_an_approved_program_launched_or_not(
         "SLURM_EXPORT_ENV",
     ):
         spec = JobSpec(app="sim", env={name: "/tmp/work/x"}, resources=need)
-        job = s.SiteJob(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+        job = site_state.SiteJob(
+            id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet()
+        )
         made = it.program(spec, None)
         assert name not in made.env
         with pytest.raises(UnfitError, match=f"environment variable `{name}`"):

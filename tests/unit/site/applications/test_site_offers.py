@@ -67,7 +67,7 @@ def offers(tmp_path: Path) -> Iterator[Offers]:
         NodeShape(cores=1, memory_mb=1000, devices={}),
         Denials(tmp_path / "site", "s"),
         refresh_s=0,
-        look_s=0,
+        compare_s=0,
     )
     yield found
     found.close()
@@ -96,9 +96,9 @@ def test_a_file_system_that_hangs_holds_up_no_step_of_the_loop(
     until(offers, lambda: "new" in offers.applications.by_name)
     for _ in range(10):
         offers.step()
-    assert disk.waited == ["look"], "one look at a time, and never in the loop's thread"
+    assert disk.waited == ["comparison"], "one comparison at a time, and never in the loop's thread"
     assert offers.applications.refused() == []
-    assert [each.name for each in offers.take(again=True) or []] == ["new", "sim"]
+    assert [each.name for each in offers.next_offers(again=True) or []] == ["new", "sim"]
     disk.hangs.clear()
     disk.goes_on.set()
     until(offers, lambda: [each.name for each in offers.applications.refused()] == ["sim"])

@@ -12,7 +12,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, JobSpec, ReadAs
 from tidemill.site.applications.catalogue import Applications, load_application
 from tidemill.site.applications.programs import NodeShape, Preparer
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 
 SPEC = JobSpec(app="sim", inputs=[Input(name="f", url="root://o//x", read=ReadAs.URL)])
 
@@ -57,7 +57,9 @@ def test_clients_give_up_in_time_unless_application_or_job_says_otherwise(tmp_pa
     made = preparer(tmp_path, 'opens = ["root"]\nenvironment = { XRD_REQUESTTIMEOUT = "900" }')
 
     def environment(spec: JobSpec) -> dict[str, str]:
-        job = s.SiteJob(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+        job = site_state.SiteJob(
+            id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet()
+        )
         return made.job(job, made.program(spec, None), []).env
 
     assert environment(SPEC)["XRD_CONNECTIONWINDOW"] == "5"

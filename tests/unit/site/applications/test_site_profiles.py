@@ -90,13 +90,13 @@ class World:
 
     def did_something(self, pilot: str = PILOT, profiles: Profiles | None = None) -> None:
         record = Returned(p=pilot, s=1, grant=1, job=7, first=0, count=1, reason="drain")
-        (profiles or self.profiles).heard("e1-1", [record])
+        (profiles or self.profiles).on_records("e1-1", [record])
 
     def noted(self, pilot: str = PILOT, *, mode: str = "ptrace") -> None:
         record = Noted(
             p=pilot, s=1, topic="trace", program=1, job=7, mode=mode, message="", numbers={}, at_us=1
         )
-        self.profiles.heard("e1-1", [record])
+        self.profiles.on_records("e1-1", [record])
 
 
 @pytest.fixture

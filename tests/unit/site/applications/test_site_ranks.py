@@ -16,7 +16,7 @@ from tidemill.model.job import JobSpec, Resources, Width
 from tidemill.site.applications.catalogue import Applications, load_application
 from tidemill.site.applications.launching import ENV, Launching, find_launcher, launcher_words
 from tidemill.site.applications.programs import NodeShape, Preparer
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.failures import explain
 from tidemill.wire.node import Failed, JobDef, Program
 
@@ -43,7 +43,9 @@ def approve(folder: Path, more: str = "") -> Applications:
 
 def prepare(it: Preparer, spec: JobSpec) -> tuple[Program, JobDef]:
     it.begin()
-    job = s.SiteJob(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+    job = site_state.SiteJob(
+        id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet()
+    )
     program = it.program(spec, None)
     return program, it.job(job, program, [])
 

@@ -31,9 +31,9 @@ def digest(path: Path) -> str:
 
 
 def look(applications: Applications) -> None:
-    found = applications.look()
+    found = applications.comparison()
     found.compare()
-    applications.take(found)
+    applications.apply_comparison(found)
 
 
 @pytest.fixture
@@ -176,12 +176,12 @@ def test_what_a_look_found_of_an_application_that_was_approved_again_since_is_no
     applications = Applications(file.parent)
     applications.refresh()
     Path(program_files(file)[0].executable).write_text("#!/bin/sh\n# changed once more\n")
-    late = applications.look()
+    late = applications.comparison()
     late.compare()
     approve(file, program_files(file)[1])
     applications.refresh()
-    applications.take(late)
-    assert [why is None for _, why in late.found] == [False]
+    applications.apply_comparison(late)
+    assert [why is None for _, why in late.results] == [False]
     assert applications.refused() == []
 
 

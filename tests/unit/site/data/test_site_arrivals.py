@@ -30,7 +30,7 @@ from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.outputs import CanceledError, OutputDelivery
 from tidemill.site.data.placed.arrivals import BATCH_FILES, Arrivals, batch, unacknowledged
 from tidemill.site.data.placed.manifests import ARRIVED, JobManifest
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools
 from tidemill.wire.api import ArrivedReport, DoneReport, OutputRow, PayloadUsage
@@ -46,14 +46,14 @@ def place(tmp_path: Path) -> Place:
 
 
 def delivery(
-    place: Place, parts: list[s.KeptPart], *outputs: Output, number: int = 1, events: int = 10
+    place: Place, parts: list[site_state.KeptPart], *outputs: Output, number: int = 1, events: int = 10
 ) -> OutputDelivery:
     events_done = str(IntervalSet((part.first, part.first + part.count) for part in parts))
     made = place.delivery(parts, done=events_done, kind=OutputKind.EACH, events=events)
     return msgspec.structs.replace(made, outputs=list(outputs or (SPREAD,)), number=number)
 
 
-def early(place: Place, parts: list[s.KeptPart], *outputs: Output) -> list[OutputRow]:
+def early(place: Place, parts: list[site_state.KeptPart], *outputs: Output) -> list[OutputRow]:
     return place.deliverer.arrive(delivery(place, parts, *outputs, number=ARRIVED), GOES_ON)
 
 
@@ -217,7 +217,7 @@ def test_a_result_that_was_made_again_replaces_the_one_that_arrived(place: Place
     ref = OutputRef(
         name="hits", bundle="p.tar", offset=0, length=len(data), sha256=hashlib.sha256(data).hexdigest()
     )
-    place.deliverer.deliver(delivery(place, [s.KeptPart(0, 1, "e1-1", [ref])]))
+    place.deliverer.deliver(delivery(place, [site_state.KeptPart(0, 1, "e1-1", [ref])]))
     assert (folder(place) / "hits-0.txt").read_bytes() == data
 
 
@@ -250,7 +250,7 @@ def test_files_that_arrive_keep_their_names_where_outputs_have_names_in_common(p
     ]
     parts = place.parts((5, 1), (15, 1))
     parts = [
-        s.KeptPart(
+        site_state.KeptPart(
             p.first, p.count, p.fleet, [*p.outputs, msgspec.structs.replace(p.outputs[0], name="more")]
         )
         for p in parts
@@ -304,18 +304,18 @@ def test_the_pause_grows_with_the_list_of_files() -> None:
     assert pause_s(30, 100_000) == 330
 
 
-def _job(*firsts: int, length: int = 10, **more: object) -> s.SiteJob:
+def _job(*firsts: int, length: int = 10, **more: object) -> site_state.SiteJob:
     ref = OutputRef(name="hits", bundle="b.tar", offset=0, length=length, sha256="")
     fields = {
         "spec": JobSpec(command=["x"], events=100_000, outputs=[SPREAD]), "open": IntervalSet(),
         "done": IntervalSet((first, first + 1) for first in firsts),
-        "parts": [s.KeptPart(first, 1, "f1", [ref]) for first in firsts],
+        "parts": [site_state.KeptPart(first, 1, "f1", [ref]) for first in firsts],
     }  # fmt: skip
-    return s.SiteJob(id=7, campaign="c", seed_base=0, **(fields | more))  # type: ignore[arg-type]
+    return site_state.SiteJob(id=7, campaign="c", seed_base=0, **(fields | more))  # type: ignore[arg-type]
 
 
 def _firsts(
-    job: s.SiteJob, but: IntervalSet | None = None, bytes_max: int = 1 << 40
+    job: site_state.SiteJob, but: IntervalSet | None = None, bytes_max: int = 1 << 40
 ) -> tuple[list[int], bool]:
     parts, more = batch(job, [SPREAD], but=but or IntervalSet(), bytes_max=bytes_max)
     return [part.first for part in parts], more
@@ -371,17 +371,17 @@ class Working:
             self.arrivals = Arrivals(site, prepared, self.place.deliverer)
         self.deliveries = Deliveries(site, prepared, self.place.deliverer, self.arrivals)
 
-    def add(self, *parts: s.KeptPart, events: int = 10) -> s.SiteJob:
+    def add(self, *parts: site_state.KeptPart, events: int = 10) -> site_state.SiteJob:
         job = _job(spec=JobSpec(command=["x"], events=events, outputs=[SPREAD]))
         self.log.pool.state.jobs[7] = job
         self.finish(job, *parts)
         return job
 
-    def finish(self, job: s.SiteJob, *parts: s.KeptPart) -> None:
+    def finish(self, job: site_state.SiteJob, *parts: site_state.KeptPart) -> None:
         job.parts.extend(parts)
         for part in parts:
             job.done.add(part.first, part.first + part.count)
-        self.arrivals.heard([_done(part) for part in parts])
+        self.arrivals.on_records([_done(part) for part in parts])
 
     def until(self, is_so: Callable[[], object]) -> None:
         deadline = time.monotonic() + 60
@@ -400,7 +400,7 @@ class Working:
         return [each for each in self.log.pool.state.reports if isinstance(each, ArrivedReport)]
 
 
-def _done(part: s.KeptPart) -> Done:
+def _done(part: site_state.KeptPart) -> Done:
     return msgspec.structs.replace(done(1, part.first), count=part.count, outputs=part.outputs)
 
 
@@ -524,7 +524,7 @@ def test_damaged_bytes_hold_back_no_other_event(place: Place) -> None:
     try:
         parts = place.parts((0, 1), (1, 1))
         bad = msgspec.structs.replace(parts[0].outputs[0], sha256="0" * 64)
-        job = it.add(s.KeptPart(0, 1, "e1-1", [bad]), parts[1])
+        job = it.add(site_state.KeptPart(0, 1, "e1-1", [bad]), parts[1])
         it.until(lambda: it.reports)
         assert str(job.arrived) == "1"
     finally:
@@ -548,7 +548,7 @@ def test_what_is_lost_or_replaced_arrives_again(place: Place) -> None:
     try:
         job = it.add(*place.parts((0, 1), (1, 1)))
         it.until(lambda: it.reports)
-        it.log.apply(s.Damaged(job=7, first=0, count=1, reason="gone"))
+        it.log.apply(site_state.Damaged(job=7, first=0, count=1, reason="gone"))
         assert str(job.arrived) == "1"
     finally:
         it.close()

@@ -13,7 +13,7 @@ from tests.unit.transfer.http_origin import Origin, answer, origin
 from tidemill.config.transfer import Endpoint
 from tidemill.model.job import Input, JobSpec
 from tidemill.site.data.moves import MoveOrder
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.transfer.contract import Direction
 from tidemill.wire.api import CancelOrder
 
@@ -52,7 +52,7 @@ class CancelingSite(Agent):
         for job in jobs:
             self.orders += 1
             order = CancelOrder(n=self.orders, job=job, reason="over", keep=keep)
-            self.log.apply(s.Replied(acked=0, orders=[order], at_us=0))
+            self.log.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
 
     def tick(self) -> None:
         """As an agent does it, which cleans what it has forgotten."""
@@ -61,7 +61,7 @@ class CancelingSite(Agent):
         for job in over:
             self.stage.clean(job)
         if over:
-            self.log.apply(s.Cleaned(jobs=over))
+            self.log.apply(site_state.Cleaned(jobs=over))
         self.granting.forget(*over)
         super().tick()
 
@@ -151,7 +151,7 @@ def test_a_delivery_on_its_way_stays(site: CancelingSite, tmp_path: Path) -> Non
     (tmp_path / "out").write_bytes(b"result")
     url = f"{site.server.base}/held/out"
     out = MoveOrder(id="out-1", direction=Direction.OUT, url=url, path=str(tmp_path / "out"))
-    site.moves.want(out)
+    site.moves.submit(out)
     site.until(lambda: site.moves._running)
     jobs = site.ask("/ill/a", "/ill/b")
     site.until(lambda: len(site.queries) == 3)

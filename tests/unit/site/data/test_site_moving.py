@@ -156,7 +156,7 @@ def test_of_thousands_of_orders_only_the_first_of_each_endpoint_and_owner_are_as
                     id=f"o{n}", direction=Direction.IN, url=f"{url}{n}", path=str(tmp_path / f"{n}"),
                     owner="ada" if n % 2 else "eve",
                 )  # fmt: skip
-                here.want(order)
+                here.submit(order)
             assert here._running.keys() == {"o0", "o1"}, "one each: nothing else started"
             assert [each.id for each in here._first(1)] == ["o2", "o3"]
             for n in range(2, 300):
@@ -174,8 +174,8 @@ def test_what_no_endpoint_permits_fails_at_once_and_nothing_is_moved(tmp_path: P
             order = MoveOrder(
                 id=order_id(Direction.IN, url), direction=Direction.IN, url=url, path=str(tmp_path / "x")
             )
-            here.want(order)
-            outcome = here.take(order.id)
+            here.submit(order)
+            outcome = here.pop_outcome(order.id)
             assert outcome is not None
             assert outcome.failure is FailureClass.STAGE_IN
             with pytest.raises(TransferError):
@@ -202,13 +202,13 @@ def test_a_move_that_was_canceled_and_is_wanted_again_is_made_again(tmp_path: Pa
     )  # fmt: skip
     order = MoveOrder(id="again", direction=Direction.IN, url=url, path=str(tmp_path / "x"))
     try:
-        here.want(order)
+        here.submit(order)
         until(lambda: bool(here.under_way()))
         here.cancel(order.id)
-        here.want(order)  # counts as the one that runs
+        here.submit(order)  # counts as the one that runs
         until(lambda: not here.is_busy)
-        assert here.take(order.id) is None
-        here.want(order)
+        assert here.pop_outcome(order.id) is None
+        here.submit(order)
         assert here.is_busy
     finally:
         here.close()
@@ -222,9 +222,9 @@ def test_a_bug_in_a_move_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCa
     order = MoveOrder(id="bug", direction=Direction.OUT, url=url, path=f"{tmp_path}/x\0y")
     try:
         with caplog.at_level("ERROR", "tidemill.moving"):
-            here.want(order)
+            here.submit(order)
             until(lambda: not here.is_busy)
-        outcome = here.take("bug")
+        outcome = here.pop_outcome("bug")
         assert outcome is not None
         assert "met a bug" in outcome.error
         assert [record.message for record in caplog.records] == ["move.bug"]
@@ -326,11 +326,11 @@ def test_moves_from_an_endpoint_that_takes_one_at_a_time_all_end_with_a_digest(
     here = LocalMoves(config(endpoint))
     first, second = (order_of(endpoint, name, tmp_path / name) for name in "ab")
     try:
-        here.want(first)
-        here.want(second)
+        here.submit(first)
+        here.submit(second)
         until(lambda: not here.is_busy)
         for each in (first, second):
-            outcome = here.take(each.id)
+            outcome = here.pop_outcome(each.id)
             assert outcome is not None
             assert outcome.moved is not None
             assert outcome.moved.sha256 == hashlib.sha256(content).hexdigest()
@@ -357,10 +357,10 @@ def test_a_move_that_no_job_wants_any_more_leaves_no_order_for_the_mover(tmp_pat
     endpoint = Endpoint(url="https://h.example.org/")
     agent = TransferNodeMoves(tmp_path, config(endpoint))
     order = order_of(endpoint, "a", tmp_path / "a")
-    agent.want(order)
+    agent.submit(order)
     assert list((tmp_path / "orders").iterdir())
     agent.cancel(order.id)
     assert not list((tmp_path / "orders").iterdir())
     assert not agent.is_busy
-    agent.want(order)
+    agent.submit(order)
     assert list((tmp_path / "orders").iterdir())

@@ -619,10 +619,11 @@ def test_outputs_of_jobs_without_a_shell_follow_the_sites_umask_and_keep_execute
 
 def test_a_site_that_serves_several_submitters_never_gives_more_than_its_own_umask(tmp_path: Path) -> None:
     asked = JobSpec(command=["/bin/x"], shell=Shell(umask=0o002))
-    assert FileMask(site=0o027, bounds=True).of(asked) == 0o027
-    assert FileMask(site=0o027, bounds=False).of(asked) == 0o002
+    assert FileMask(site=0o027, bounds=True).umask(asked) == 0o027
+    assert FileMask(site=0o027, bounds=False).umask(asked) == 0o002
     assert (
-        FileMask(site=0o022, bounds=True).of(JobSpec(command=["/bin/x"], shell=Shell(umask=0o077))) == 0o077
+        FileMask(site=0o022, bounds=True).umask(JobSpec(command=["/bin/x"], shell=Shell(umask=0o077)))
+        == 0o077
     )
 
 

@@ -13,7 +13,7 @@ from tests.unit.site.state.test_site_log import open_log
 
 from tidemill.node.framed import frame
 from tidemill.site.data.payload_logs import LOG_BYTES_MAX, LogFetches, find_log
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.served_site import HelperPools, ServedSite, open_pools
 from tidemill.wire.api import FetchLogOrder
@@ -85,7 +85,7 @@ def test_a_long_stdout_is_shown_at_both_ends_with_what_is_left_out_between(tmp_p
 class _Searched(NamedTuple):
     """What `LogFetches` asks of the site."""
 
-    state: s.SiteState
+    state: site_state.SiteState
     log: SiteLog
     fleets_dir: Path
     pools: HelperPools
@@ -101,8 +101,10 @@ def test_nothing_is_kept_of_a_request_that_ended_and_a_bundle_that_cannot_be_rea
     try:
         (tmp_path / "fleets" / "f1").mkdir(parents=True)
         (tmp_path / "fleets" / "f1" / "bundle").symlink_to("bundle")  # ELOOP, as of a damaged file system
-        log.apply(s.FleetOpened(fleet="f1", at_us=1))
-        log.apply(s.Replied(acked=0, orders=[FetchLogOrder(n=1, request=3, job=7, event=0)], at_us=0))
+        log.apply(site_state.FleetOpened(fleet="f1", at_us=1))
+        log.apply(
+            site_state.Replied(acked=0, orders=[FetchLogOrder(n=1, request=3, job=7, event=0)], at_us=0)
+        )
         fetches.step()
         wait(fetches.under_way)
         fetches.step()  # finds nothing yet: it looks again for a second

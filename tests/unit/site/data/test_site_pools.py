@@ -18,7 +18,7 @@ from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.payload_logs import LogFetches
 from tidemill.site.data.placed.arrivals import Arrivals
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.served_site import HelperPools, ServedSite, open_pools
 from tidemill.transfer.file import Roots
@@ -30,7 +30,7 @@ SLOW = 10
 class _Site(NamedTuple):
     """What deliveries and log searches ask of the site."""
 
-    state: s.SiteState
+    state: site_state.SiteState
     log: SiteLog
     fleets_dir: Path
     pools: HelperPools
@@ -51,7 +51,7 @@ def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) 
     log, pools, goes_on = open_log(tmp_path / "log", 1), open_pools(), threading.Event()
     site = cast("ServedSite", _Site(log.pool.state, log, tmp_path / "fleets", pools))
     spec = JobSpec(app="sim", events=1)
-    log.pool.state.jobs[1] = s.SiteJob(
+    log.pool.state.jobs[1] = site_state.SiteJob(
         id=1, campaign="c", seed_base=0, spec=spec, open=IntervalSet(), done=IntervalSet()
     )
     log.pool.state.deliveries[1] = ""

@@ -64,7 +64,7 @@ class FarFiles:
         self.canceled: list[str] = []
         self.counts = {direction: MoveCounts() for direction in Direction}
 
-    def want(self, order: MoveOrder) -> None:
+    def submit(self, order: MoveOrder) -> None:
         if order.look:
             self.looks.append(order.url)
             self.outcomes[order.id] = MoveOutcome(id=order.id, version="1", size_bytes=self.size_bytes)
@@ -88,7 +88,7 @@ class FarFiles:
             )
         self.gets.clear()
 
-    def take(self, order_id: str) -> MoveOutcome | None:
+    def pop_outcome(self, order_id: str) -> MoveOutcome | None:
         return self.outcomes.pop(order_id, None)
 
     def is_done(self, order_ids: Iterable[str]) -> bool:

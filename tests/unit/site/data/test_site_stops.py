@@ -16,7 +16,7 @@ from tidemill.model.job import JobSpec
 from tidemill.site.data.deliveries import STOP_S_MAX
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools
 from tidemill.transfer.file import Roots
 
@@ -29,7 +29,9 @@ def test_a_delivery_under_way_begins_again_where_its_job_was_given_another_direc
     deliverer = Deliverer(tmp_path / "fleets", OwnedPlaces(Roots([tmp_path]), tmp_path / "out"), bytes_max=1)
     deliveries = deliveries_of(site, tmp_path, deliverer)
     spec = JobSpec(command=["true"], output_dir=f"{tmp_path}/full")
-    job = s.SiteJob(id=1, campaign="c", seed_base=0, spec=spec, open=IntervalSet(), done=IntervalSet())
+    job = site_state.SiteJob(
+        id=1, campaign="c", seed_base=0, spec=spec, open=IntervalSet(), done=IntervalSet()
+    )
     state.jobs[1], state.deliveries[1] = job, ""
     try:
         for _ in range(DELIVERY_THREADS):
@@ -66,11 +68,12 @@ def test_a_job_that_is_stopped_twice_has_its_whole_time_both_times(tmp_path: Pat
         bytes_max=1,
     )
     deliveries = deliveries_of(site, tmp_path, deliverer)
-    log.apply(s.FleetOpened(fleet="f1", at_us=1))
+    log.apply(site_state.FleetOpened(fleet="f1", at_us=1))
     for number in (1, 2):
-        state.jobs[number] = s.SiteJob(
+        state.jobs[number] = site_state.SiteJob(
             id=number, campaign="c", seed_base=0, spec=JobSpec(app="sim"), done=IntervalSet(),
-            open=IntervalSet([(0, 1)]), grants={number: s.GrantState("f1", IntervalSet([(0, 1)]))}, stopping=True,
+            open=IntervalSet([(0, 1)]), stopping=True,
+            grants={number: site_state.GrantState("f1", IntervalSet([(0, 1)]))},
         )  # fmt: skip
     try:
         state.stopping.extend([1, 2])

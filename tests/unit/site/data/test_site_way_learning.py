@@ -55,7 +55,7 @@ def test_a_cache_that_payloads_waited_for_loses_the_next_job_and_a_restart_remem
     learning = made.stage.routes.learning
     assert made.opened(made.lay_out(shared(), READER, events=20)).startswith("root://cache.")
 
-    told = [learning.heard([done(1, event, wait_s=3000.0)]) for event in range(SAMPLES_MIN + 1)]
+    told = [learning.on_records([done(1, event, wait_s=3000.0)]) for event in range(SAMPLES_MIN + 1)]
     assert told == [set()] * (SAMPLES_MIN - 1) + [{1}, set()], "its inputs are laid out again, once"
     assert made.opened(made.lay_out(shared(), READER, events=20)) == ORIGIN, "the same job, too"
     made.stage.routes.links._next_write_s = 0.0
@@ -66,7 +66,7 @@ def test_a_cache_that_payloads_waited_for_loses_the_next_job_and_a_restart_remem
     assert again.opened(again.lay_out(shared(), READER._replace(app="b"), job=3, events=20)) != ORIGIN
 
     for event in range(SAMPLES_MIN):
-        again.stage.routes.learning.heard([done(2, event, wait_s=9000.0)])
+        again.stage.routes.learning.on_records([done(2, event, wait_s=9000.0)])
     assert again.opened(again.lay_out(shared(), READER, job=4, events=20)).startswith("root://cache.")
     assert "(the median of 6 payloads, 50 m 00 s each), directly" in why(again, 4)
 
@@ -77,10 +77,10 @@ def test_only_payloads_that_say_something_about_one_way_count(tmp_path: Path) ->
     before_us = clock.now_us() - 1_000_000
     made.lay_out(shared(), READER, events=20)
     for event in range(9):
-        learning.heard(
+        learning.on_records(
             [done(1, event, wait_s=-0.5), done(9, event, wait_s=5.0)]
         )  # many cores; a job nobody knows
-        learning.heard([done(1, event, wait_s=5.0, at_us=before_us)])  # begun before this way was chosen
+        learning.on_records([done(1, event, wait_s=5.0, at_us=before_us)])  # begun before this way was chosen
     assert links.learned("a", None).waits == {}
 
     two = [
@@ -91,7 +91,7 @@ def test_only_payloads_that_say_something_about_one_way_count(tmp_path: Path) ->
     for one in two:
         made.stage.stage(5, JobSpec(app="a", events=20, inputs=[one]), [(0, 20)], _reader())
     for event in range(9):
-        learning.heard([done(5, event, wait_s=5.0)])
+        learning.on_records([done(5, event, wait_s=5.0)])
     assert links.learned("a", None).waits == {}, "nobody knows which of two ways made it wait"
 
 
@@ -107,10 +107,10 @@ def test_events_of_an_each_input_teach_by_their_own_way_and_the_traced_bytes_by_
     made.lay_out(one, READER._replace(ready=[(0, 8)]), events=8)
 
     for first in range(0, 8, 2):
-        learning.heard([done(1, first, count=2, wait_s=8.0)])
+        learning.on_records([done(1, first, count=2, wait_s=8.0)])
         learning.traced(traced(1, first, 2), 4_000_000)
-    learning.heard([done(1, 7, count=2, wait_s=8.0)])  # of an event that is not laid out
-    learning.heard([done(1, 7, wait_s=4.0)])
+    learning.on_records([done(1, 7, count=2, wait_s=8.0)])  # of an event that is not laid out
+    learning.on_records([done(1, 7, wait_s=4.0)])
     learning.traced(traced(1, 7), 2_000_000)
 
     found = links.learned("a", None)
@@ -137,11 +137,11 @@ def test_what_is_remembered_of_jobs_is_bounded_and_commands_learn_by_what_they_r
     made = RoutingStage(tmp_path, caches=CACHES)
     learning = made.stage.routes.learning
     made.lay_out(shared(), READER, events=20)
-    (entry,) = learning._taken.values()
+    (entry,) = learning._chosen_ways.values()
     for job in range(TAKEN_MAX + 10):
-        learning._taken[job + 10, 0] = entry
+        learning._chosen_ways[job + 10, 0] = entry
     made.lay_out(shared(), READER, job=3, events=20)
-    assert len(learning._taken) <= TAKEN_MAX
+    assert len(learning._chosen_ways) <= TAKEN_MAX
 
     assert learner(JobSpec(app="a", events=1)) == "a"
     same, other = (JobSpec(command=["read", word], events=1) for word in ("{input.f}", "-v"))

@@ -18,7 +18,7 @@ from tidemill.node.fleet import WorkOrder
 from tidemill.node.framed import frame
 from tidemill.site.fleet.fleets import Fleets, GrantNeeds, OpenFleet
 from tidemill.site.fleet.handout import Seat
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.epoch import SupersededError
 from tidemill.wire.node import Grant, InputDef, JobDef, Returned, WorkFile
 
@@ -33,7 +33,7 @@ def fleets(tmp_path: Path) -> Fleets:
 
 @pytest.fixture
 def opened(fleets: Fleets) -> OpenFleet:
-    return fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1))
+    return fleets.create(site_state.SiteFleet(name="f1", epoch=1, created_us=1))
 
 
 def write(opened: OpenFleet, pilot: str, number: int) -> None:
@@ -69,8 +69,8 @@ def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
     def check() -> None:
         raise SupersededError("a newer agent serves this site")
 
-    state = s.SiteState(site="here")
-    state.allocations["a.1"] = s.Allocation(
+    state = site_state.SiteState(site="here")
+    state.allocations["a.1"] = site_state.Allocation(
         name="a.1",
         fleet="f1",
         nodes=1,
@@ -95,7 +95,7 @@ def test_one_fast_directory_is_for_inputs_and_for_work_directories(tmp_path: Pat
     text = f'name = "here"\nserver = "unix:/x"\nfast_dir = "{named}"'
     config = loads(text, SiteConfig, source=tmp_path / "site.toml")
     fleets = Fleets(tmp_path / "fleets", config, binary=tmp_path / "tidemill-node")
-    settings = fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1)).fleet.manifest.settings
+    settings = fleets.create(site_state.SiteFleet(name="f1", epoch=1, created_us=1)).fleet.manifest.settings
     assert (settings.fast_dir, settings.spill) == (named, named)
 
 
@@ -133,7 +133,7 @@ class Giving:
     def __init__(self, directory: Path, tcp: Tcp) -> None:
         config = msgspec.structs.replace(CONFIG, harvest=Harvest(tcp=tcp))
         self.fleets = Fleets(directory, config, binary=directory / "tidemill-node")
-        self.opened = self.fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1))
+        self.opened = self.fleets.create(site_state.SiteFleet(name="f1", epoch=1, created_us=1))
         self.grants = 0
 
     def give(self, params: str, *, began: int = 1, cancels: bool = False) -> WorkFile:

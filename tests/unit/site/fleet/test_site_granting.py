@@ -15,7 +15,7 @@ from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.granting import Granting
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import LeaseOrder, ReleaseReport
 from tidemill.wire.node import Returned
@@ -35,7 +35,7 @@ class OneJob:
         (apps / "sim.toml").write_text(f'name = "sim"\nexecutable = "{self.program}"\n')
         self.log = open_log(directory / "log", 1)
         fleets = Fleets(directory / "fleets", CONFIG, binary=directory / "tidemill-node")
-        self.log.apply(s.FleetOpened(fleet="f1", at_us=1))
+        self.log.apply(site_state.FleetOpened(fleet="f1", at_us=1))
         self.fleet = fleets.create(self.log.pool.state.fleets["f1"])
         self._spec = spec
         self.lease(1)
@@ -46,10 +46,10 @@ class OneJob:
         order = LeaseOrder(
             n=job, lease=job, job=job, first=0, count=self._spec.events, campaign="c", seed_base=0, spec=self._spec
         )  # fmt: skip
-        self.log.apply(s.Replied(acked=0, orders=[order], at_us=0))
+        self.log.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
 
     @property
-    def job(self) -> s.SiteJob:
+    def job(self) -> site_state.SiteJob:
         return self.log.pool.state.jobs[1]
 
     def plan(self) -> bool:
@@ -95,8 +95,8 @@ def test_a_job_that_would_not_fit_a_node_once_it_has_grown_is_not_begun(tmp_path
 def test_a_job_goes_back_whole_where_a_later_form_of_it_is_refused(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
         it = OneJob(tmp_path, executor, growing(7000))
-        it.job.forms[1] = s.JobForm(memory_mb=9000)  # of an agent whose nodes had more
-        it.job.ready[:] = [s.UndonePiece(0, 3), s.UndonePiece(3, 1, None, 1)]
+        it.job.forms[1] = site_state.JobForm(memory_mb=9000)  # of an agent whose nodes had more
+        it.job.ready[:] = [site_state.UndonePiece(0, 3), site_state.UndonePiece(3, 1, None, 1)]
         assert not it.plan()
         assert [(each.first, each.count) for each in it.released] == [(0, 3), (3, 1)]
         assert (it.job.grants, it.job.ready) == ({}, [])
@@ -148,7 +148,7 @@ def test_work_that_pilots_in_turn_have_no_room_for_goes_back(tmp_path: Path) -> 
             returned = Returned(
                 p=f"a{number}.0.i1", s=1, grant=grant, job=1, first=0, count=4, reason="no_fit"
             )
-            it.granting.heard([returned])
+            it.granting.on_records([returned])
         assert [(each.first, each.count) for each in it.released] == [(0, 4)]
         assert it.released[0].reason == "3 pilots in turn have no room for it"
         it.log.close()

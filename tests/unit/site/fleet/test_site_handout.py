@@ -98,7 +98,7 @@ def test_what_was_run_is_made_up_for_at_the_measured_pace() -> None:
     [first] = plan(it, [seat("a", 1)], top_up_s=T)
     give(it, [first])
     piece = msgspec.structs.replace(first.grants[0], count=60)
-    it.take(done("a.r0.i1", 2, piece, event_s=0.5))
+    it.on_record(done("a.r0.i1", 2, piece, event_s=0.5))
     assert it.held_core_s("a") == (INTERVALS * T - 60) * 0.5
     counts = give(it, plan(it, [seat("a", 1)], top_up_s=T))
     assert counts == {"a": 240}
@@ -112,7 +112,7 @@ def test_the_pace_of_another_form_of_a_job_is_measured_too() -> None:
     [first] = plan(made, [seat("a", 1)], top_up_s=T)
     give(made, [first])
     piece = msgspec.structs.replace(first.grants[0], job=1, count=60)  # as journals are read
-    made.take(done("a.r0.i1", 2, piece, event_s=0.5))
+    made.on_record(done("a.r0.i1", 2, piece, event_s=0.5))
     assert made.held_core_s("a") == (INTERVALS * T - 60) * 0.5
     made.cancel([number])
     assert made._paces == {}
@@ -153,11 +153,11 @@ def test_what_is_returned_or_left_by_an_ended_pilot_goes_to_others() -> None:
     give(it, plan(it, [seat("a.1", 1)], top_up_s=T))
     assert it.free_events == 0
     record = Returned(p="a.1.r0.i1", s=2, grant=1, job=1, first=10, count=5, reason="drain")
-    it.take(record)
+    it.on_record(record)
     assert it.free_events == 5
-    it.take(record)
+    it.on_record(record)
     assert it.free_events == 5
-    it.take(Ended(p="a.1.r0.i1", s=3, reason="drain", message="", busy_us=0, slot_us=0, at_us=0))
+    it.on_record(Ended(p="a.1.r0.i1", s=3, reason="drain", message="", busy_us=0, slot_us=0, at_us=0))
     assert it.free_events == 100
     assert give(it, plan(it, [seat("a.2", 1)], top_up_s=T)) == {"a.2": 100}
 
@@ -167,21 +167,21 @@ def test_a_result_that_comes_after_its_work_was_taken_back_counts_for_whoever_ha
     it.give("a", grant(1, 100))
     it.take_back("a")
     it.give("b", grant(1, 100))
-    it.take(done("a.r0.i1", 2, grant(1, 40)))
+    it.on_record(done("a.r0.i1", 2, grant(1, 40)))
     assert (it.open_events, it.has_open) == (60, True)
     assert it.held_core_s("b") == 60
-    it.take(done("b.r0.i1", 2, grant(1, 100)))
+    it.on_record(done("b.r0.i1", 2, grant(1, 100)))
     assert (it.open_events, it.has_open) == (0, False)
     assert it.grants == {}
 
 
 def test_a_start_that_follows_another_leaves_the_old_ones_work_to_be_given_anew() -> None:
     it = book(grant(1, 100))
-    assert not it.take(started("a.7.r0.i1"))
+    assert not it.on_record(started("a.7.r0.i1"))
     it.give("a.7", grant(1, 50))
-    assert it.take(started("a.7.r0.i2"))
+    assert it.on_record(started("a.7.r0.i2"))
     assert it.free_events == 100
-    assert not it.take(started("a.7.r0.i3"))
+    assert not it.on_record(started("a.7.r0.i3"))
 
 
 def test_canceled_jobs_are_forgotten() -> None:
@@ -224,7 +224,7 @@ def test_of_a_job_with_at_once_no_more_is_held_than_that_and_nothing_is_queued()
     assert {piece.chunk_max for each in given for piece in each.grants} == {1}
     assert plan(it, [seat(name, 2) for name in "abcd"], top_up_s=T) == []
     [first] = [each for each in given if len(it.holds(each.allocation)) and each.allocation == "a"]
-    it.take(done("a.r0.i1", 2, msgspec.structs.replace(first.grants[0], count=1)))
+    it.on_record(done("a.r0.i1", 2, msgspec.structs.replace(first.grants[0], count=1)))
     assert sum(give(it, plan(it, [seat(name, 2) for name in "abcd"], top_up_s=T)).values()) == 1
 
 
@@ -240,10 +240,10 @@ def test_what_is_done_is_forgotten_and_a_job_that_comes_again_is_defined_again()
     made.define([program(1), program(2)], [job(1), job(2), job(3, of=2)])
     for number, of in ((1, 1), (2, 1), (3, 2), (4, 3)):
         made.add(grant(number, 10, of=of))
-    made.take(done("a.r0.i1", 1, grant(1, 10)))
+    made.on_record(done("a.r0.i1", 1, grant(1, 10)))
     assert (set(made.jobs), made.event_core_s(1)) == ({1, 2, 3}, 1.0)
     for number, of in ((2, 1), (4, 3)):
-        made.take(msgspec.structs.replace(done("a.r0.i1", 1, grant(number, 10)), job=of))
+        made.on_record(msgspec.structs.replace(done("a.r0.i1", 1, grant(number, 10)), job=of))
     assert (set(made.jobs), set(made.programs), set(made.grants)) == ({2}, {1}, {3})
     made.define([program(1)], [job(1)])
     made.add(grant(5, 10))
@@ -264,9 +264,9 @@ def test_what_is_held_behind_events_that_fill_the_cores_is_not_at_work() -> None
     assert made.at_work({}) == set(), "no pilot has been heard"
     assert made.at_work({"a": 2}) == {1}, "two events of the first job fill two cores"
     assert made.at_work({"a": 3}) == {1, 2}
-    made.take(done("a.r0.i1", 1, msgspec.structs.replace(first, count=1)))
+    made.on_record(done("a.r0.i1", 1, msgspec.structs.replace(first, count=1)))
     assert made.at_work({"a": 2}) == {1, 2}, "a core is free for the second job"
-    made.take(done("a.r0.i1", 2, msgspec.structs.replace(first, first=1, count=1)))
+    made.on_record(done("a.r0.i1", 2, msgspec.structs.replace(first, first=1, count=1)))
     assert made.at_work({"a": 2}) == {2}, "the first job is over"
 
 

@@ -80,7 +80,7 @@ def test_the_first_fleet_gets_all_the_second_nothing_until_the_first_gave_some_u
     assert first == {"sw": 2000.0, "home": 100.0, "bytes": None}
     second = shares.first("f2")
     assert [(area.ops_per_s, area.bytes_per_s) for area in second] == [(0.0, 0.0), (0.0, None), (None, 0.0)]
-    assert shares.told_sum() == 1.0
+    assert shares.given_sum() == 1.0
 
 
 def test_without_a_lead_each_allocation_has_the_same_small_part() -> None:
@@ -109,7 +109,7 @@ def test_parts_are_told_in_work_files_when_demands_change(tmp_path: Path) -> Non
     assert told is not None
     assert [area.ops_per_s for area in told] == [500.0, 25.0, None]
     assert fleets["f2"].next_number == 1  # it waits until the first one must have read that
-    assert shares.told_sum() == 0.25
+    assert shares.given_sum() == 0.25
 
 
 def _settings(shares: IoShares, name: str) -> Settings:
@@ -130,7 +130,7 @@ def test_what_nodes_counted_is_added_up_and_what_is_over_is_told(caplog: pytest.
     )  # fmt: skip
     shares_of = {"sw.ops": 1244, "home.bytes": 3000}
     over = msgspec.structs.replace(note, mode="over", message="slowed", numbers=shares_of)
-    shares.heard([note, note, over])
+    shares.on_records([note, note, over])
     assert shares.observed == {("sw", "ops"): 1000, ("sw", "bytes"): 18}
     assert shares.over == {("sw", "ops"): 1, ("home", "bytes"): 1}
     assert "io.over_budget" in caplog.text
@@ -145,7 +145,7 @@ def test_that_an_area_is_over_its_budget_is_told_once_and_counted_always(
             p=f"a.r{number}.i1", s=2, topic="io", program=None, job=None, mode="over", message="slowed",
             numbers={f"{area}.ops": 1244}, at_us=1,
         )  # fmt: skip
-        shares.heard([over])
+        shares.on_records([over])
     assert shares.over == {("sw", "ops"): 3, ("home", "ops"): 1}
     assert caplog.text.count("io.over_budget") == 2
 

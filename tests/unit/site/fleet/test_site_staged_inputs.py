@@ -22,7 +22,7 @@ from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
 from tidemill.site.fleet.workload import Workload
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import CancelOrder, LeaseOrder, ReleaseReport
@@ -47,7 +47,7 @@ class GrantingSite:
         )
         self.log: SiteLog = open_log(folder / "log", 1)
         fleets = Fleets(folder / "fleets", CONFIG, binary=folder / "tidemill-node")
-        self.log.apply(s.FleetOpened(fleet="f1", at_us=1))
+        self.log.apply(site_state.FleetOpened(fleet="f1", at_us=1))
         self.fleet: OpenFleet = fleets.create(self.log.pool.state.fleets["f1"])
         self.executor = ThreadPoolExecutor(2)
         (folder / "stage").mkdir()
@@ -61,12 +61,12 @@ class GrantingSite:
         order = LeaseOrder(
             n=self.orders, lease=job, job=job, first=0, count=events, campaign="c", seed_base=0, spec=spec
         )
-        self.log.apply(s.Replied(acked=0, orders=[order], at_us=0))
+        self.log.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
 
     def cancel(self, job: int) -> None:
         self.orders += 1
         self.log.apply(
-            s.Replied(acked=0, orders=[CancelOrder(n=self.orders, job=job, reason="over")], at_us=0)
+            site_state.Replied(acked=0, orders=[CancelOrder(n=self.orders, job=job, reason="over")], at_us=0)
         )
 
     def fail(self, job: int) -> None:
@@ -81,7 +81,7 @@ class GrantingSite:
                 message="exit status 3", exit_status=3, signal=None, stderr_tail="", slot=0, at_us=0, wall_us=1,
                 user_us=0, system_us=0,
             )  # fmt: skip
-            self.log.apply(s.Read(fleet="f1", offsets={}, records=[record]))
+            self.log.apply(site_state.Read(fleet="f1", offsets={}, records=[record]))
 
     def tick(self) -> None:
         """As the agent does it, some seconds after the one before."""
@@ -92,7 +92,7 @@ class GrantingSite:
             self.stage.clean(job)
             self.granting.forget(job)
         if over:
-            self.log.apply(s.Cleaned(jobs=list(over)))
+            self.log.apply(site_state.Cleaned(jobs=list(over)))
         self.granting.inputs.tend()
 
     def until(self, what: Callable[[], bool]) -> None:
@@ -279,13 +279,13 @@ def test_jobs_that_wait_for_room_ask_for_no_nodes_until_they_have_it(
     demand = workload.demand(cores=1, more=False)
     assert (demand.events, demand.is_guessed) == (3 + 5 * 4, True)
     (app,) = {key.app for key in site.log.pool.settlement.load}
-    site.log.pool.state.rates[app] = s.Rate(wall_s=8, events=4)
+    site.log.pool.state.rates[app] = site_state.Rate(wall_s=8, events=4)
     demand = workload.demand(cores=1, more=False)
     assert (demand.core_s, demand.is_guessed) == (2.0 * demand.events, False)
     later = Workload(site.log, site.granting._preparer._applications, *site.granting.waiting)
     demand = later.demand(cores=1, more=False)
     assert (demand.core_s, demand.is_guessed) == (2.0 * demand.events, True), "none of this work has ended"
-    site.log.pool.state.rates[app] = s.Rate(wall_s=10, events=5)
+    site.log.pool.state.rates[app] = site_state.Rate(wall_s=10, events=5)
     assert not later.demand(cores=1, more=False).is_guessed
     site.until(lambda: len(site.stage.budget.waiting) == 5)
     site.until(lambda: workload.demand(cores=1, more=False).events == 3)

@@ -30,7 +30,7 @@ from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.granting import Granting
 from tidemill.site.fleet.troubles import NAME, SiteTroubles, TroublesRecord, judge, read_troubles
 from tidemill.site.fleet.workload import Workload
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.patience import MovePatience
@@ -63,7 +63,7 @@ class Agent:
         (apps / "sim.toml").write_text(f'name = "sim"\nexecutable = "{program}"\ninputs = ["in"]\n')
         self.log = open_log(home / "log", 1)
         self.fleets = Fleets(home / "fleets", self.config, binary=home / "tidemill-node")
-        self.log.apply(s.FleetOpened(fleet="f1", at_us=1))
+        self.log.apply(site_state.FleetOpened(fleet="f1", at_us=1))
         self.fleet = self.fleets.create(self.log.pool.state.fleets["f1"])
         self.executor = ThreadPoolExecutor(1)
         self.moves = LocalMoves(self.config)
@@ -81,7 +81,7 @@ class Agent:
                 LeaseOrder(n=self.orders, lease=self.orders, job=self.orders, first=0, count=spec.events,
                            campaign="c", seed_base=0, spec=spec)
             )  # fmt: skip
-        self.log.apply(s.Replied(acked=0, orders=orders, at_us=0))
+        self.log.apply(site_state.Replied(acked=0, orders=orders, at_us=0))
         return [order.job for order in orders if isinstance(order, LeaseOrder)]
 
     def tick(self) -> None:
@@ -237,7 +237,7 @@ def test_after_the_longest_wait_jobs_go_back_without_blame(home: Path) -> None:
     agent.close()
 
 
-JOB = s.SiteJob(
+JOB = site_state.SiteJob(
     id=1, campaign="c", seed_base=0, spec=remote(1), open=msgspec.UNSET, done=msgspec.UNSET,  # type: ignore[arg-type]
 )  # fmt: skip
 
@@ -304,7 +304,7 @@ def test_images_that_fail_on_several_nodes_stop_their_application_only(home: Pat
             user_us=0, system_us=0,
         )  # fmt: skip
 
-    agent.granting.troubles.heard([failed(f"a1.{n}") for n in range(3)])
+    agent.granting.troubles.on_records([failed(f"a1.{n}") for n in range(3)])
     shown = agent.until_waiting([job, other])
     assert agent.granted() == []
     assert (shown.scope, shown.name, shown.is_open, shown.jobs) == (Scope.APP, "sim", True, 2)

@@ -18,7 +18,7 @@ from tidemill.model.failure import Evidence, FailureClass
 from tidemill.site.link.sync import Sync
 from tidemill.site.link.transport import HttpTransport
 from tidemill.wire.api import REQUEST_BYTES_MAX, Capacity, FailureReport, SyncReply, SyncRequest
-from tidemill.wire.http import Connection
+from tidemill.wire.server_connection import Connection
 
 TAIL_BYTES = 4096  #: of a failed program's errors, as pilots cut them
 REPORTS = 10_000
@@ -95,7 +95,7 @@ def test_failures_whose_texts_are_too_long_for_one_request_go_with_several(
     while server.acked < REPORTS:
         sync.start(request(server.acked, REPORTS))
         sync.wait(60)
-        assert sync.take() is not None, sync.said
+        assert sync.poll_reply() is not None, sync.last_error
         rounds += 1
     sync.close()
     assert (rounds, server.refused) == (2, 0)
@@ -107,7 +107,7 @@ def test_a_proxy_that_takes_only_short_requests_gets_short_ones(server: Server) 
     while server.acked < 1000:
         sync.start(request(server.acked, 1000))
         sync.wait(60)
-        assert sync.take() is not None, sync.said
+        assert sync.poll_reply() is not None, sync.last_error
     sync.close()
     assert server.refused > 0
 
@@ -160,7 +160,7 @@ def test_an_agent_that_ends_does_not_wait_for_a_silent_server() -> None:
         time.sleep(0.5)
         sync.close()
         sync.wait(30)
-        assert sync.take() is None
+        assert sync.poll_reply() is None
         assert sync.failures == 1, "it gave up, long before 60 s were over"
 
 
@@ -169,7 +169,7 @@ def test_what_does_not_pass_alone_is_told(server: Server) -> None:
     sync = Sync(SiteConfig(name="s", server=f"http://127.0.0.1:{server.server_port}"))
     sync.start(request(0, 2))
     sync.wait(60)
-    assert sync.take() is None
+    assert sync.poll_reply() is None
     assert sync.failures == 1
-    assert "too large" in (sync.said or "")
+    assert "too large" in (sync.last_error or "")
     sync.close()

@@ -16,7 +16,7 @@ from tidemill.site.nodes.allocations import AllocationRequest, Allocations
 from tidemill.site.nodes.batch_calls import Actions, ActionsDone
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.quarantine import NodeQuarantine
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog, restore
 
 pytestmark = pytest.mark.timing(batch={"UNKNOWN_S": 600})
@@ -30,8 +30,8 @@ def log(tmp_path: Path) -> Iterator[SiteLog]:
     (tmp_path / "log").mkdir()
     restored = restore(tmp_path / "log", "here")
     log = SiteLog(tmp_path / "log", 1, restored.pool, lines_max=1000)
-    log.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read=restored.read))
-    log.apply(s.FleetOpened(fleet="e1-1", at_us=0))
+    log.apply(site_state.Opened(epoch=1, host="h", pid=1, at_us=0, read=restored.read))
+    log.apply(site_state.FleetOpened(fleet="e1-1", at_us=0))
     yield log
     log.close()
 
@@ -59,9 +59,9 @@ def test_what_the_adapter_has_waited_for_is_lost_at_once(log: SiteLog, book: All
     submission = book.intend(ASK)
     book.note(ActionsDone(acts=Actions(submissions=[submission]), submitted={submission.name: "7"}))
     assert state_of(log, submission.name) is AllocationState.QUEUED
-    book.take({submission.name: Status(answer=Answer.UNCLEAR)})
+    book.apply_statuses({submission.name: Status(answer=Answer.UNCLEAR)})
     assert state_of(log, submission.name) is AllocationState.QUEUED
-    book.take({submission.name: Status(answer=Answer.GONE)})
+    book.apply_statuses({submission.name: Status(answer=Answer.GONE)})
     assert state_of(log, submission.name) is AllocationState.LOST
     assert len(book.leftovers) == 1
 
@@ -71,7 +71,7 @@ def test_what_has_ended_is_remembered_for_its_files(book: Allocations) -> None:
     book.note(ActionsDone(acts=Actions(submissions=[submission]), submitted={submission.name: "7"}))
     assert len(book.leftovers) == 0
     done = Status(answer=Answer.FOUND, state=AllocationState.COMPLETED, batch_id="7", ending=Ending.DONE)
-    book.take({submission.name: done})
+    book.apply_statuses({submission.name: done})
     assert len(book.leftovers) == 1
 
 
@@ -79,7 +79,7 @@ def test_a_hold_counts_until_tidemill_has_canceled_what_is_held(log: SiteLog, bo
     """An operator may resume the site before the next poll: the hold of the last one must not stop it again."""
     submission = book.intend(ASK)
     book.note(ActionsDone(acts=Actions(submissions=[submission]), submitted={submission.name: "7"}))
-    book.take(
+    book.apply_statuses(
         {
             submission.name: Status(
                 answer=Answer.FOUND, state=AllocationState.QUEUED, batch_id="7", held="Hold_Types s"
@@ -87,7 +87,7 @@ def test_a_hold_counts_until_tidemill_has_canceled_what_is_held(log: SiteLog, bo
         }
     )
     assert book.held == [(submission.name, "Hold_Types s")]
-    log.apply(s.Ordered(cancel=[submission.name], at_us=1))
+    log.apply(site_state.Ordered(cancel=[submission.name], at_us=1))
     assert book.held == []
 
 
@@ -98,7 +98,7 @@ def test_wide_allocations_queue_like_anybodys_and_pilots_behind_them(book: Alloc
 
 def test_an_intent_whose_call_may_still_be_under_way_is_not_lost_yet(log: SiteLog, book: Allocations) -> None:
     submission = book.intend(ASK)
-    book.take({submission.name: Status(answer=Answer.GONE)})
+    book.apply_statuses({submission.name: Status(answer=Answer.GONE)})
     assert state_of(log, submission.name) is AllocationState.INTENDED
 
 
@@ -106,7 +106,7 @@ def run_on(book: Allocations, name: str, *hosts: str) -> None:
     active = Status(
         answer=Answer.FOUND, state=AllocationState.ACTIVE, batch_id="7", nodes=hosts, started_s=clock.now_s()
     )
-    book.take({name: active})
+    book.apply_statuses({name: active})
 
 
 def submitted(book: Allocations, **changes: int) -> str:
@@ -130,7 +130,7 @@ def test_starts_that_fail_everywhere_pause_whatever_hosts_call_themselves(
             ending=Ending.FAILED,
             nodes=(host + domain,),
         )
-        book.take({name: failed})
+        book.apply_statuses({name: failed})
         assert log.pool.state.allocations[name].hosts == [host]
     verdict = book.nodes.judge(clock.now_s())
     assert verdict.pause_s > 500
@@ -142,7 +142,7 @@ def test_all_nodes_of_a_wide_allocation_are_remembered_when_its_script_knows_its
 ) -> None:
     name = submitted(book, nodes=3)
     run_on(book, name, "n1", "n2", "n3")
-    book.take(
+    book.apply_statuses(
         {name: Status(answer=Answer.FOUND, state=AllocationState.FAILED, ending=Ending.FAILED, nodes=("n1",))}
     )
     assert log.pool.state.allocations[name].hosts == ["n1", "n2", "n3"]
@@ -160,7 +160,7 @@ def test_the_hosts_of_an_end_that_the_accounting_reports_with_its_start_count(
         nodes=("n2",),
         started_s=clock.now_s(),
     )
-    book.take({name: done})
+    book.apply_statuses({name: done})
     assert log.pool.state.allocations[name].hosts == ["n2"], "it was queued again between two polls"
 
 
@@ -170,19 +170,21 @@ def test_a_node_is_not_healthy_for_ever_because_an_allocation_left_it(
     lost, moved = submitted(book), submitted(book)
     run_on(book, lost, "n1")
     run_on(book, moved, "n2")
-    book.take({lost: Status(answer=Answer.GONE)})
+    book.apply_statuses({lost: Status(answer=Answer.GONE)})
     assert state_of(log, lost) is AllocationState.LOST
-    book.take({moved: Status(answer=Answer.FOUND, state=AllocationState.QUEUED, batch_id="7", requeued=1)})
+    book.apply_statuses(
+        {moved: Status(answer=Answer.FOUND, state=AllocationState.QUEUED, batch_id="7", requeued=1)}
+    )
     run_on(book, moved, "n3")
     failing = submitted(book)
     run_on(book, failing, "n4")
-    book.take(
+    book.apply_statuses(
         {
             failing: Status(
                 answer=Answer.FOUND, state=AllocationState.FAILED, ending=Ending.FAILED, nodes=("n4",)
             )
         }
     )
-    book.take({moved: Status(answer=Answer.GONE)})
+    book.apply_statuses({moved: Status(answer=Answer.GONE)})
     verdict = book.nodes.judge(clock.now_s() + 1)
     assert verdict.why.startswith("starts fail on 1 node and work on 0")

@@ -19,9 +19,9 @@ from tidemill.site.agent import Agent
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.belief import Doubt
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.planning import DYING_S_MIN
-from tidemill.site.state import site_state as s
+from tidemill.site.nodes.site_machine import SiteMachine
+from tidemill.site.state import site_state
 from tidemill.site.state.epoch import claim
 from tidemill.site.state.served_site import serve
 from tidemill.wire.node import Noted, Started
@@ -39,7 +39,7 @@ class Hidden:
         self.harvesting = agent.harvesting
 
     @property
-    def allocation(self) -> s.Allocation:
+    def allocation(self) -> site_state.Allocation:
         return self.agent.site.state.allocations[MINE]
 
     @property
@@ -67,8 +67,8 @@ class Hidden:
             )  # fmt: skip
         else:
             record = Noted(**where, topic="io", program=None, job=None, mode="", message="", numbers={})
-        self.agent.site.log.apply(s.Read(fleet="f1", offsets={}, records=[record]))
-        self.harvesting.heard([record])
+        self.agent.site.log.apply(site_state.Read(fleet="f1", offsets={}, records=[record]))
+        self.harvesting.on_records([record])
 
     def tick(self) -> None:
         # the clock stands still while commands run: one that seems to take STEP_S is slow, and polls become rarer
@@ -106,8 +106,10 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hidden]:
     batch = SlurmBatchSystem(tmp_path / "batch", cluster, key=KEY)
     site = serve(config, tmp_path, claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=20))
     agent = Agent(site, SiteMachine(config, tmp_path, batch, Costs(1.0)), batch)
-    site.log.apply(s.FleetOpened(fleet="f1", at_us=1))
-    site.log.apply(s.Intended(allocation=MINE, fleet="f1", nodes=1, cores=4, at_us=1, walltime_s=36_000))
+    site.log.apply(site_state.FleetOpened(fleet="f1", at_us=1))
+    site.log.apply(
+        site_state.Intended(allocation=MINE, fleet="f1", nodes=1, cores=4, at_us=1, walltime_s=36_000)
+    )
     batch.submit(
         BatchSubmission(name=MINE, command=["true"], nodes=1, cores=4, memory_mb=0, walltime_s=36_000)
     )

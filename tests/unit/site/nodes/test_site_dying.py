@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tidemill.harvest.machine.placement import layout_of
-from tidemill.harvest.machine.pools import Terms, cut
 from tidemill.harvest.plan.ours import EndOrder, Held
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation
+from tidemill.harvest.snapshot.placement import layout_of
+from tidemill.harvest.snapshot.pools import Terms, cut
 from tidemill.model.machine import Node, NodeState, Queued, Reservation, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.evictions import Recancels

@@ -8,15 +8,15 @@ from tidemill.model.state import AllocationState
 from tidemill.site.fleet.fleets import end_us_of as leaves_us
 from tidemill.site.fleet.fleets import orders_of
 from tidemill.site.nodes.planning import end_us_of
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
 
 
-def allocation(name: str = "tm-s-e1-1", **changes: object) -> s.Allocation:
+def allocation(name: str = "tm-s-e1-1", **changes: object) -> site_state.Allocation:
     """One that runs since 1 h on our clock, for 2 h."""
-    found = s.Allocation(
+    found = site_state.Allocation(
         name=name,
         fleet="f",
         nodes=1,
@@ -30,9 +30,9 @@ def allocation(name: str = "tm-s-e1-1", **changes: object) -> s.Allocation:
     return msgspec.structs.replace(found, **changes)
 
 
-def ends(*allocations: s.Allocation) -> dict[str, int]:
+def ends(*allocations: site_state.Allocation) -> dict[str, int]:
     """What pilots of these are sent."""
-    state = s.SiteState(site="s", allocations={a.name: a for a in allocations})
+    state = site_state.SiteState(site="s", allocations={a.name: a for a in allocations})
     return {end.allocation: end.at_us for end in orders_of(state, "f", now_us=HOUR_US)[1]}
 
 

@@ -37,24 +37,24 @@ def allocation(
 def test_what_runs_without_a_word_of_a_pilot_goes_after_its_bound_and_counts_once() -> None:
     silence, mine = Silence(300), [allocation("a", hosts=("n1", "n2")), allocation("b")]
     mine[1].pilots = 1
-    assert silence.look(mine, 1000) == []
-    assert silence.look(mine, 1299) == []
-    (found,) = silence.look(mine, 1300)
+    assert silence.find_silent(mine, 1000) == []
+    assert silence.find_silent(mine, 1299) == []
+    (found,) = silence.find_silent(mine, 1300)
     assert (found.names, found.is_failure) == (["a"], True)
     assert found.why == (
         "it has run for 300 s on n1, n2 and no pilot of it was heard: its launcher hangs, or the file system there"
     )
     mine[0].canceled_us = 1
-    assert silence.look(mine, 1600) == [], "`Recancels` sees to it that it goes"
+    assert silence.find_silent(mine, 1600) == [], "`Recancels` sees to it that it goes"
 
 
 def test_the_time_of_silence_begins_when_it_runs_and_ends_with_the_first_word() -> None:
     silence, mine = Silence(300), allocation("a", AllocationState.QUEUED)
-    assert silence.look([mine], 0) == []
+    assert silence.find_silent([mine], 0) == []
     mine.state = AllocationState.ACTIVE
-    assert silence.look([mine], 500) == []
+    assert silence.find_silent([mine], 500) == []
     mine.pilots = 1
-    assert silence.look([mine], 900) == []
+    assert silence.find_silent([mine], 900) == []
 
 
 def test_what_can_never_start_goes_and_is_one_start_that_failed() -> None:
@@ -170,8 +170,8 @@ def test_first_work_tells_for_its_node_at_once(nodes: NodeQuarantine, costs: Cos
         ended_us=1010 * SECOND, wall_us=1, setup_us=1, user_us=0, system_us=0, rss_kb=0, read_bytes=None,
         write_bytes=None, outputs=[],
     )  # fmt: skip
-    costs.heard([started, done], mine)
-    nodes.heard(mine)
+    costs.on_records([started, done], mine)
+    nodes.on_first_work(mine)
     assert costs.take_first() == []
     nodes.silent(allocation("bad", hosts=("n7",), at_s=1200), "no pilot was heard", 1500 * SECOND)
     assert nodes.judge(1500).exclude == ()
@@ -192,7 +192,7 @@ def test_what_work_has_forgiven_is_not_taken_up_by_the_next_agent(
         ended_us=502 * SECOND, wall_us=1, setup_us=1, user_us=0, system_us=0, rss_kb=0, read_bytes=None,
         write_bytes=None, outputs=[],
     )  # fmt: skip
-    costs.heard([started, done], {"good": good})
-    nodes.heard({"good": good})
+    costs.on_records([started, done], {"good": good})
+    nodes.on_first_work({"good": good})
     assert nodes.judge(503).why == ""
     assert NodeQuarantine(tmp_path / "quarantine.json", CONFIG, costs).judge(504).why == ""

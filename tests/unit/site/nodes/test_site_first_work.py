@@ -32,9 +32,9 @@ from tidemill.site.agent import Agent
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.harvesting import Harvesting
-from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.planning import POLL_S, Starts, local_situation
-from tidemill.site.state import site_state as s
+from tidemill.site.nodes.site_machine import SiteMachine
+from tidemill.site.state import site_state
 from tidemill.site.state.epoch import claim
 from tidemill.site.state.served_site import serve
 from tidemill.wire.node import Ended, Failed, Started
@@ -151,8 +151,10 @@ class Watched:
             note="", version="1",
         )  # fmt: skip
         ended = Ended(**where, reason="idle", message="", busy_us=1, slot_us=2)
-        self.agent.site.log.apply(s.Read(fleet="f1", offsets={}, records=[ended if ends else started]))
-        self.harvesting.heard([ended if ends else started])
+        self.agent.site.log.apply(
+            site_state.Read(fleet="f1", offsets={}, records=[ended if ends else started])
+        )
+        self.harvesting.on_records([ended if ends else started])
 
 
 @pytest.fixture
@@ -169,8 +171,10 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     batch = TwoNodes([])
     site = serve(config, tmp_path, claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=20))
     agent = Agent(site, SiteMachine(config, tmp_path, batch, Costs(1.0)), batch)
-    site.log.apply(s.FleetOpened(fleet="f1", at_us=1))
-    site.log.apply(s.Intended(allocation=MINE, fleet="f1", nodes=1, cores=4, at_us=1, walltime_s=600))
+    site.log.apply(site_state.FleetOpened(fleet="f1", at_us=1))
+    site.log.apply(
+        site_state.Intended(allocation=MINE, fleet="f1", nodes=1, cores=4, at_us=1, walltime_s=600)
+    )
     yield Watched(agent, batch, now)
     agent.close()
 
@@ -241,7 +245,9 @@ def test_it_says_since_when_it_has_asked_else_when_it_polls_and_why_it_asks_for_
 
 
 def test_a_stopped_site_says_why_and_by_which_command_it_works_again(it: Watched) -> None:
-    it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="`/site/STOP` exists: lunch", at_us=1))
+    it.agent.site.log.apply(
+        site_state.Stopped(cause="stop_file", reason="`/site/STOP` exists: lunch", at_us=1)
+    )
     it.tick(NOTHING)
     found = it.harvesting.awaited()
     assert found is not None
@@ -259,8 +265,8 @@ def test_a_stopped_site_that_holds_nothing_keeps_no_job_waiting(it: Watched) -> 
     now = it.batch.snapshot()
     held_up = Decision(yields_to=["7"])
     bare = local_situation(it.agent.site.config, WORK, nodes=2, holdings=[], starts=Starts())
-    harm.look(now, [Yielded("e1-1", msgspec.structs.replace(bare, idle=0), held_up)])
-    it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="lunch", at_us=1))
+    harm.on_poll(now, [Yielded("e1-1", msgspec.structs.replace(bare, idle=0), held_up)])
+    it.agent.site.log.apply(site_state.Stopped(cause="stop_file", reason="lunch", at_us=1))
     for _ in range(int(10 * POLL_S / STEP_S)):
         it.tick(NOTHING)
     runs = Running(**told, nodes=("n1",), started_s=it.now_s, ends_s=it.now_s + 600)  # type: ignore[arg-type]
@@ -294,9 +300,9 @@ def test_a_pilot_that_left_because_people_stopped_the_site_is_no_failed_start(
         message="no such file", exit_status=None, signal=None, stderr_tail="", slot=0, at_us=1, wall_us=0,
         user_us=0, system_us=0,
     )  # fmt: skip
-    it.harvesting.heard([failed])
+    it.harvesting.on_records([failed])
     if is_stopped:
-        it.agent.site.log.apply(s.Stopped(cause="stop_file", reason="lunch", at_us=1))
+        it.agent.site.log.apply(site_state.Stopped(cause="stop_file", reason="lunch", at_us=1))
     it.batch.has_ended = True
     it.harvesting.state = it.harvesting.state.hurried()
     it.until_poll(WORK, POLL_S)

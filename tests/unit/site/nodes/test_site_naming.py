@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from tests.effort import lines_run
 
-from tidemill.harvest.machine.backfill import NodesRelease
-from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.ours import EndOrder, Holding
 from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Situation, Waiting
+from tidemill.harvest.snapshot.backfill import NodesRelease
+from tidemill.harvest.snapshot.placement import Layout
 from tidemill.site.nodes.selection import (
     Orders,
     PlacedDecision,

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.harvest.account.records import PoolGone
+from tidemill.harvest.account.broker_log import PoolGone
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits, Situation
 from tidemill.model.figures.awaited import NodeCounts
@@ -46,7 +46,7 @@ def is_recorded(log: PlanLog, pool: str) -> bool:
 def test_a_pool_is_forgotten_when_it_is_gone_and_recorded_when_it_is_back(tmp_path: Path) -> None:
     log = PlanLog(tmp_path)
     assert [is_recorded(log, pool) for pool in ("a", "b", "a")] == [True, True, False]
-    log.keep({"a"})
+    log.retain({"a"})
     assert [each.pool for each in log.recent() if isinstance(each, PoolGone)] == ["b"]
     assert [is_recorded(log, pool) for pool in ("a", "b")] == [False, True]
 

@@ -16,9 +16,9 @@ from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import AllocationRequest, GpuUse
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.planning import Starts, features_apart, hindrances_of
 from tidemill.site.nodes.selection import Named
+from tidemill.site.nodes.site_machine import SiteMachine
 from tidemill.site.state.site_state import Allocation, SiteState
 from tidemill.wire.node import Started
 
@@ -234,12 +234,12 @@ def test_slots_have_the_memory_that_an_allocation_gets_and_not_the_nodes(tmp_pat
 def test_what_pilots_find_on_such_a_node_counts(tmp_path: Path) -> None:
     nodes = [*ORDINARY, node("small", cores=4, memory_mb=4000)]
     machine = machine_on(tmp_path, snapshot(*nodes))
-    machine.heard([started("small", 3900), started("elsewhere", 100)])
+    machine.on_records([started("small", 3900), started("elsewhere", 100)])
     assert machine.shape.memory_mb == 16000
-    machine.heard([started("n2", 15200)])
-    machine.take(snapshot(*nodes))
+    machine.on_records([started("n2", 15200)])
+    machine.apply_snapshot(snapshot(*nodes))
     assert machine.shape.memory_mb == 15200
-    machine.heard([started("n2", 17000)])
+    machine.on_records([started("n2", 17000)])
     assert machine.shape.memory_mb == 16000, "no more than the batch system has"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.site.staff import denials
-from tidemill.site.staff.denials import LOOK_S, Denials
+from tidemill.site.staff.denials import RELOAD_S, Denials
 
 
 def agents(site: Path) -> Denials:
@@ -21,16 +21,16 @@ def test_a_denied_submitter_stays_so_for_every_agent_until_he_is_allowed(tmp_pat
     assert before.why("mallory") is None
     assert denials.deny(tmp_path, "mallory", "mines coins")
     assert not denials.deny(tmp_path, "mallory", "again")
-    assert not before.look(0.0)  # not yet time
+    assert not before.reload_if_changed(0.0)  # not yet time
     later_s = 1e12
-    assert before.look(later_s)
+    assert before.reload_if_changed(later_s)
     for it in (before, agents(tmp_path)):
         assert it.why("mallory") == "site `lrz` denies submitter `mallory`: mines coins"
         assert it.why("mallory2") is None
         assert it.why("") is None
         assert it.names() == ["mallory"]
     denials.allow(tmp_path, "mallory", "it was her cat")
-    assert before.look(later_s + LOOK_S)
+    assert before.reload_if_changed(later_s + RELOAD_S)
     assert before.why("mallory") is None
     lines = [json.loads(line) for line in (tmp_path / "denied.log").read_text().splitlines()]
     assert [(each["act"], each["submitter"], each["reason"]) for each in lines] == [
@@ -49,7 +49,7 @@ def test_a_damaged_list_denies_everybody_until_it_is_mended(tmp_path: Path, cont
     with pytest.raises(SiteError, match="failed to read"):
         denials.deny(tmp_path, "eve", "x")
     (tmp_path / "denied.json").write_bytes(good)
-    assert it.look(1e12)
+    assert it.reload_if_changed(1e12)
     assert it.why("ada") is None
     assert it.why("mallory") is not None
 

@@ -22,14 +22,14 @@ from tidemill.site.staff.stopping import (
     sign_of_stop,
     warning_of,
 )
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
 
 MINUTE_US = 60_000_000
 
 
-def stop_of(signs: Signs, now_us: int = 0) -> s.Stop | None:
+def stop_of(signs: Signs, now_us: int = 0) -> site_state.Stop | None:
     return sign_of_stop(signs, now_us=now_us)
 
 
@@ -100,14 +100,14 @@ def test_a_held_allocation_stops_with_the_batch_systems_word() -> None:
     assert "JobHeldAdmin" in stop.reason
 
 
-def allocation(name: str, state: AllocationState, canceled_us: int = 0) -> s.Allocation:
-    return s.Allocation(
+def allocation(name: str, state: AllocationState, canceled_us: int = 0) -> site_state.Allocation:
+    return site_state.Allocation(
         name=name, fleet="f", nodes=1, cores=1, state=state, intended_us=0, canceled_us=canceled_us
     )
 
 
 def test_what_waits_goes_at_once_and_what_runs_after_its_time_to_drain() -> None:
-    stop = s.Stop(cause="stop_file", reason="r", at_us=MINUTE_US)
+    stop = site_state.Stop(cause="stop_file", reason="r", at_us=MINUTE_US)
     all_of_ours = [
         allocation("waits", AllocationState.QUEUED),
         allocation("runs", AllocationState.ACTIVE),
@@ -125,11 +125,11 @@ def test_what_waits_goes_at_once_and_what_runs_after_its_time_to_drain() -> None
 
 
 def pool_with(*names: str) -> WorkPool:
-    pool = WorkPool(s.SiteState(site="s"))
-    pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
-    pool.apply(s.FleetOpened(fleet="f", at_us=0))
+    pool = WorkPool(site_state.SiteState(site="s"))
+    pool.apply(site_state.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+    pool.apply(site_state.FleetOpened(fleet="f", at_us=0))
     pool.apply(
-        s.Intended(
+        site_state.Intended(
             allocation="tm-s-e1-1", fleet="f", nodes=2, cores=1, at_us=0, count=len(names), account="a"
         )
     )
@@ -137,8 +137,8 @@ def pool_with(*names: str) -> WorkPool:
     return pool
 
 
-def observed(name: str, state: AllocationState, ending: Ending, at_us: int = 5) -> s.Observed:
-    return s.Observed(
+def observed(name: str, state: AllocationState, ending: Ending, at_us: int = 5) -> site_state.Observed:
+    return site_state.Observed(
         allocation=name,
         state=state,
         batch_id="7",
@@ -154,7 +154,7 @@ NAMES = ("tm-s-e1-1.0", "tm-s-e1-1.1", "tm-s-e1-1.2")
 
 def test_only_cancellations_that_we_did_not_order_are_foreign() -> None:
     pool = pool_with(*NAMES)
-    pool.apply(s.Ordered(at_us=1, cancel=[NAMES[0]]))
+    pool.apply(site_state.Ordered(at_us=1, cancel=[NAMES[0]]))
     pool.apply(observed(NAMES[0], AllocationState.CANCELED, Ending.CANCELED))
     assert pool.state.foreign_us == []
     pool.apply(observed(NAMES[1], AllocationState.CANCELED, Ending.PREEMPTED))
@@ -169,12 +169,12 @@ def test_cancels_of_others_count_apart_where_the_allocation_waited_and_own_ones_
     waited, ran, mine, late = names
     pool = pool_with(*names)
     pool.apply(observed(ran, AllocationState.ACTIVE, Ending.NONE))
-    pool.apply(s.Ordered(at_us=5, cancel=[mine]))
+    pool.apply(site_state.Ordered(at_us=5, cancel=[mine]))
     for name in (waited, ran, mine):
         pool.apply(observed(name, AllocationState.CANCELED, Ending.CANCELED, 7))
     pool.apply(observed(late, AllocationState.CANCELED, Ending.DEADLINE, 7))
     assert (pool.state.foreign_us, pool.state.withdrawn_us) == ([7, 7], [7])
-    pool.apply(s.Resumed(reason="r", at_us=9))
+    pool.apply(site_state.Resumed(reason="r", at_us=9))
     assert (pool.state.foreign_us, pool.state.foreign_by, pool.state.withdrawn_us) == ([], [], [])
 
 
@@ -182,9 +182,9 @@ def test_a_resume_forgets_the_cancellations_that_led_to_the_stop() -> None:
     pool = pool_with(*NAMES)
     for name in NAMES:
         pool.apply(observed(name, AllocationState.CANCELED, Ending.CANCELED))
-    pool.apply(s.Stopped(cause="cancels", reason="r", at_us=9))
+    pool.apply(site_state.Stopped(cause="cancels", reason="r", at_us=9))
     assert pool.state.stop
-    pool.apply(s.Resumed(reason="agreed", at_us=10))
+    pool.apply(site_state.Resumed(reason="agreed", at_us=10))
     assert not pool.state.stop
     assert not pool.state.foreign_us
 
@@ -206,17 +206,17 @@ def test_a_stopped_site_gives_back_what_no_fleet_has_without_blame() -> None:
     order = api.LeaseOrder(
         n=1, lease=1, job=7, first=0, count=10, campaign="c", seed_base=0, spec=JobSpec(app="a", events=10)
     )
-    pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+    pool.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
     grant = node.Grant(grant=pool.state.next_grant, job=7, first=0, count=4, chunk_max=None)
-    pool.apply(s.Granted(fleet="f", grants=[grant], cancels=[], ended=[], close=False))
-    pool.apply(s.GaveBack(jobs=[7, 8], reason="stopped"))
+    pool.apply(site_state.Granted(fleet="f", grants=[grant], cancels=[], ended=[], close=False))
+    pool.apply(site_state.GaveBack(jobs=[7, 8], reason="stopped"))
     released = [each for each in pool.state.reports if isinstance(each, api.ReleaseReport)]
     assert [(each.first, each.count, each.reason, each.evidence) for each in released] == [
         (4, 6, "stopped", None)
     ]
     assert not pool.settlement.backlog
-    pool.apply(s.FleetFinished(fleet="f", at_us=1))
-    pool.apply(s.GaveBack(jobs=list(pool.settlement.backlog), reason="stopped"))
+    pool.apply(site_state.FleetFinished(fleet="f", at_us=1))
+    pool.apply(site_state.GaveBack(jobs=list(pool.settlement.backlog), reason="stopped"))
     released = [each for each in pool.state.reports if isinstance(each, api.ReleaseReport)]
     assert [(each.first, each.count) for each in released] == [(4, 6), (0, 4)]
     assert pool.state.leases_open == 0
@@ -229,7 +229,7 @@ def test_a_stop_and_a_resume_go_through_files(tmp_path: Path) -> None:
     assert drain.stop_files(tmp_path, tmp_path / "absent") == [
         (str(tmp_path / "STOP"), "maintenance on Monday")
     ]
-    stop = s.Stop(cause="stop_file", reason="it exists", at_us=1)
+    stop = site_state.Stop(cause="stop_file", reason="it exists", at_us=1)
     drain.show_stop(tmp_path, stop)
     drain.request_resume(tmp_path, "it is over")
     assert drain.drained(tmp_path) is None
@@ -260,10 +260,10 @@ def test_whatever_stands_at_the_stop_files_path_stops(tmp_path: Path) -> None:
 
 
 def test_entries_of_this_kind_come_back_from_the_log_as_they_were() -> None:
-    entries: list[s.Entry] = [
-        s.Ordered(at_us=1, cancel=["a"], ends_us={"b": 2}, leave=["c"], why="w"),
-        s.Stopped(cause="held", reason="r", at_us=1),
-        s.Resumed(reason="r", at_us=2),
+    entries: list[site_state.Entry] = [
+        site_state.Ordered(at_us=1, cancel=["a"], ends_us={"b": 2}, leave=["c"], why="w"),
+        site_state.Stopped(cause="held", reason="r", at_us=1),
+        site_state.Resumed(reason="r", at_us=2),
     ]
-    decode = msgspec.json.Decoder(s.Entry, dec_hook=s.decode_hook).decode
-    assert [decode(msgspec.json.encode(each, enc_hook=s.encode_hook)) for each in entries] == entries
+    decode = msgspec.json.Decoder(site_state.Entry, dec_hook=site_state.decode_hook).decode
+    assert [decode(msgspec.json.encode(each, enc_hook=site_state.encode_hook)) for each in entries] == entries

@@ -6,7 +6,7 @@ import msgspec
 
 from tidemill.model.figures.activity import Changes, activity, counted, merge
 from tidemill.model.job import JobSpec
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.activities import JOB_EVENTS_MIN
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire.activity import ActivityReport
@@ -20,17 +20,17 @@ class Working:
     """A fleet with a grant of all events of one job."""
 
     def __init__(self, events: int) -> None:
-        self.pool = WorkPool(s.SiteState(site="here"))
+        self.pool = WorkPool(site_state.SiteState(site="here"))
         spec = JobSpec(app="a", events=events, retries=0)
         order = LeaseOrder(n=1, lease=1, job=7, first=0, count=events, campaign="c", seed_base=0, spec=spec)
         grant = Grant(grant=1, job=7, first=0, count=events, chunk_max=None)
-        self.pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
-        self.pool.apply(s.FleetOpened(fleet="e1-1", at_us=0))
-        self.pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
-        self.pool.apply(s.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
+        self.pool.apply(site_state.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+        self.pool.apply(site_state.FleetOpened(fleet="e1-1", at_us=0))
+        self.pool.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
+        self.pool.apply(site_state.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
 
     def read(self, *records: Record) -> None:
-        self.pool.apply(s.Read(fleet="e1-1", offsets={}, records=list(records)))
+        self.pool.apply(site_state.Read(fleet="e1-1", offsets={}, records=list(records)))
 
     def reports(self, *, of_job: bool = False) -> list[ActivityReport]:
         found = [each for each in self.pool.state.reports if isinstance(each, ActivityReport)]

@@ -10,15 +10,17 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Resources
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.planning import backlog_of
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.settlement import EventLoad, Settlement
 
 KEY = EventLoad("sim", 0)
 
 
-def site_job(number: int, at_once: int, events: int) -> s.SiteJob:
+def site_job(number: int, at_once: int, events: int) -> site_state.SiteJob:
     spec = JobSpec(app="sim", events=events, at_once=at_once)
-    return s.SiteJob(id=number, campaign="c", seed_base=0, spec=spec, open=IntervalSet(), done=IntervalSet())
+    return site_state.SiteJob(
+        id=number, campaign="c", seed_base=0, spec=spec, open=IntervalSet(), done=IntervalSet()
+    )
 
 
 @given(
@@ -29,7 +31,7 @@ def site_job(number: int, at_once: int, events: int) -> s.SiteJob:
 def test_load_and_what_is_behind_it_are_those_of_the_open_events_whatever_happens(
     changes: list[tuple[bool, int, int]], at_once: int, respecified: int
 ) -> None:
-    state = s.SiteState(site="here")
+    state = site_state.SiteState(site="here")
     limited, plain = site_job(1, at_once, 30), site_job(2, 100, 30)
     state.jobs |= {1: limited, 2: plain}
     settlement = Settlement(state)
@@ -67,7 +69,7 @@ def test_events_behind_others_of_their_job_want_nodes_for_longer_and_not_more_of
 
 
 def test_what_is_open_no_more_leaves_no_keys_that_users_chose() -> None:
-    kept = Settlement(s.SiteState(site="here"))
+    kept = Settlement(site_state.SiteState(site="here"))
     for number in range(1, 40):
         asked = Resources(nodes=2, event_s=number / 7) if number % 2 else Resources(cores=number)
         job = site_job(number, 3, 10)

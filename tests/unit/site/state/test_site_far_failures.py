@@ -8,7 +8,7 @@ from tidemill.batch.launch import MISPLACED_WORDS
 from tidemill.model.failure import FailureClass, FaultKind, is_jobs_own
 from tidemill.model.job import JobSpec, Resources
 from tidemill.routing.attribution import FarTrouble
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.failures import FAR_SAID_MAX, FRUITLESS_MAX, LAUNCHES_MAX
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire.api import FailureReport, LeaseOrder, ReleaseReport
@@ -23,16 +23,16 @@ class FailingJob:
     """A job of some events, each without a retry, whose payloads all fail."""
 
     def __init__(self, events: int = 1, nodes: int | None = None) -> None:
-        self.pool = WorkPool(s.SiteState(site="here"))
+        self.pool = WorkPool(site_state.SiteState(site="here"))
         self.records = 0
         spec = JobSpec(app="a", events=events, retries=0, resources=Resources(nodes=nodes))
         order = LeaseOrder(n=1, lease=1, job=7, first=0, count=events, campaign="c", seed_base=0, spec=spec)
-        self.pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
-        self.pool.apply(s.FleetOpened(fleet="e1-1", at_us=0))
-        self.pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+        self.pool.apply(site_state.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+        self.pool.apply(site_state.FleetOpened(fleet="e1-1", at_us=0))
+        self.pool.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
 
     @property
-    def job(self) -> s.SiteJob:
+    def job(self) -> site_state.SiteJob:
         return self.pool.state.jobs[7]
 
     def fail(self, far: FarTrouble | None, *, says: str = "", message: str = "exit status 54") -> None:
@@ -40,16 +40,20 @@ class FailingJob:
         for piece in list(self.job.ready):
             number = self.pool.state.next_grant
             grant = Grant(grant=number, job=7, first=piece.first, count=piece.count, chunk_max=None)
-            self.pool.apply(s.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
+            self.pool.apply(
+                site_state.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False)
+            )
             self.records += 1
             record = Failed(
                 p="a1.0.i1", s=self.records, grant=number, job=7, first=piece.first, count=piece.count, event=None,
                 failure="payload", message=message, exit_status=54, signal=None, stderr_tail=says, slot=0,
                 at_us=0, wall_us=1, user_us=0, system_us=0,
             )  # fmt: skip
-            entry = s.Read(fleet="e1-1", offsets={}, records=[record], far={} if far is None else {0: far})
-            text = msgspec.json.encode(entry, enc_hook=s.encode_hook)
-            self.pool.apply(msgspec.json.decode(text, type=s.Entry, dec_hook=s.decode_hook))
+            entry = site_state.Read(
+                fleet="e1-1", offsets={}, records=[record], far={} if far is None else {0: far}
+            )
+            text = msgspec.json.encode(entry, enc_hook=site_state.encode_hook)
+            self.pool.apply(msgspec.json.decode(text, type=site_state.Entry, dec_hook=site_state.decode_hook))
 
     def failures(self) -> list[FailureReport]:
         return [each for each in self.pool.state.reports if isinstance(each, FailureReport)]
@@ -144,11 +148,11 @@ def test_a_job_begins_again_when_its_failed_events_are_leased_and_nothing_of_it_
         order = LeaseOrder(
             n=number, lease=number, job=7, first=first, count=1, campaign="c", seed_base=0, spec=None
         )
-        it.pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+        it.pool.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
 
     lease(2, 0)
     assert it.job.began == 2
     grant = Grant(grant=it.pool.state.next_grant, job=7, first=0, count=1, chunk_max=None)
-    it.pool.apply(s.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
+    it.pool.apply(site_state.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
     lease(3, 1)
     assert it.job.began == 2, "its inputs are in use"

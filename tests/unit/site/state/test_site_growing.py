@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tidemill.model.job import JobSpec, Resources
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.failures import RETURNS_MAX
 from tidemill.site.state.growing import spec_in
 from tidemill.site.state.pool import WorkPool
@@ -31,15 +31,15 @@ class GrowingJob:
     """Job 7 with some events and no retries."""
 
     def __init__(self, events: int = 1, need: Resources = GROWS, *, retries: int = 0) -> None:
-        self.pool = WorkPool(s.SiteState(site="here"))
+        self.pool = WorkPool(site_state.SiteState(site="here"))
         self.records = self.orders = 0
         self.spec = JobSpec(app="a", events=events, retries=retries, resources=need)
-        self.pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
-        self.pool.apply(s.FleetOpened(fleet=FLEET, at_us=0))
+        self.pool.apply(site_state.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+        self.pool.apply(site_state.FleetOpened(fleet=FLEET, at_us=0))
         self.lease(self.spec)
 
     @property
-    def job(self) -> s.SiteJob:
+    def job(self) -> site_state.SiteJob:
         return self.pool.state.jobs[7]
 
     def lease(self, spec: JobSpec | None, first: int = 0, count: int | None = None) -> None:
@@ -48,7 +48,7 @@ class GrowingJob:
             n=self.orders, lease=self.orders, job=7, first=first, count=self.spec.events if count is None else count,
             campaign="c", seed_base=0, spec=spec,
         )  # fmt: skip
-        self.pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+        self.pool.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
 
     def grant(self) -> list[Grant]:
         """Grant what is ready, each piece in its form."""
@@ -59,7 +59,9 @@ class GrowingJob:
                 grant=self.pool.state.next_grant, job=form_number(7, form), first=piece.first, count=piece.count,
                 chunk_max=None,
             )  # fmt: skip
-            self.pool.apply(s.Granted(fleet=FLEET, grants=[grant], cancels=[], ended=[], close=False))
+            self.pool.apply(
+                site_state.Granted(fleet=FLEET, grants=[grant], cancels=[], ended=[], close=False)
+            )
             grants.append(grant)
         return grants
 
@@ -72,15 +74,15 @@ class GrowingJob:
             failure=failure, message=message, exit_status=137, signal=None, stderr_tail="", slot=0, at_us=0, wall_us=1,
             user_us=0, system_us=0,
         )  # fmt: skip
-        entry = s.Read(fleet=FLEET, offsets={}, records=[record])
-        text = msgspec.json.encode(entry, enc_hook=s.encode_hook)
-        self.pool.apply(msgspec.json.decode(text, type=s.Entry, dec_hook=s.decode_hook))
+        entry = site_state.Read(fleet=FLEET, offsets={}, records=[record])
+        text = msgspec.json.encode(entry, enc_hook=site_state.encode_hook)
+        self.pool.apply(msgspec.json.decode(text, type=site_state.Entry, dec_hook=site_state.decode_hook))
         self.pool = WorkPool(self.reread())
 
-    def reread(self) -> s.SiteState:
+    def reread(self) -> site_state.SiteState:
         """The state that an agent reads when it starts again."""
-        text = msgspec.json.encode(self.pool.state, enc_hook=s.encode_hook)
-        return msgspec.json.decode(text, type=s.SiteState, dec_hook=s.decode_hook)
+        text = msgspec.json.encode(self.pool.state, enc_hook=site_state.encode_hook)
+        return msgspec.json.decode(text, type=site_state.SiteState, dec_hook=site_state.decode_hook)
 
     def limits(self, grant: Grant) -> Resources:
         return spec_in(self.job, form_of(grant.job)).resources
@@ -167,7 +169,7 @@ def test_what_grew_stays_so_when_its_fleet_is_over() -> None:
     it = GrowingJob()
     it.fail(it.grant()[0])
     it.grant()
-    it.pool.apply(s.FleetFinished(fleet=FLEET, at_us=0))
+    it.pool.apply(site_state.FleetFinished(fleet=FLEET, at_us=0))
     assert [each.form for each in it.job.ready] == [1]
 
 
@@ -204,14 +206,14 @@ def test_a_cancel_reaches_every_form_that_a_lead_has() -> None:
     it = GrowingJob(6)
     it.fail(it.grant()[0], event=2)
     it.grant()
-    it.pool.apply(s.Replied(acked=0, orders=[CancelOrder(n=99, job=7, reason="")], at_us=0))
+    it.pool.apply(site_state.Replied(acked=0, orders=[CancelOrder(n=99, job=7, reason="")], at_us=0))
     assert sorted(it.pool.state.fleets[FLEET].cancels) == [7, form_number(7, 1)]
 
 
 def test_a_delivery_goes_to_the_directory_that_its_order_names() -> None:
     it = GrowingJob()
     order = DeliverOrder(n=9, job=7, done="", output_dir="/other")
-    it.pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+    it.pool.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
     assert it.job.spec.output_dir == "/other"
 
 
@@ -224,7 +226,7 @@ def test_what_has_grown_beyond_all_pilots_goes_back_and_the_rest_of_the_job_runs
         Returned(p=f"a{number}.0.i1", s=1, grant=large.grant, job=7, first=3, count=1, reason="no_fit")
         for number in range(2, RETURNS_MAX + 2)
     ]
-    it.pool.apply(s.Read(fleet=FLEET, offsets={}, records=[*records]))
+    it.pool.apply(site_state.Read(fleet=FLEET, offsets={}, records=[*records]))
     assert list(it.job.grants) == [small.grant]
     assert it.pool.state.fleets[FLEET].cancels == [large.job]
     released = [each for each in it.pool.state.reports if isinstance(each, ReleaseReport)]

@@ -8,24 +8,24 @@ import pytest
 
 from tidemill.errors import ProtocolError
 from tidemill.model.job import JobSpec
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.wire.api import LeaseOrder
 from tidemill.wire.node import Grant
 
 
-def lease(n: int) -> s.Replied:
+def lease(n: int) -> site_state.Replied:
     order = LeaseOrder(
         n=n, lease=n, job=n, first=0, count=10, campaign="c", seed_base=0, spec=JobSpec(app="a", events=10)
     )
-    return s.Replied(acked=0, orders=[order], at_us=0)
+    return site_state.Replied(acked=0, orders=[order], at_us=0)
 
 
 def open_log(directory: Path, epoch: int, *, lines_max: int = 1000) -> SiteLog:
     directory.mkdir(exist_ok=True)
     restored = restore(directory, "here")
     log = SiteLog(directory, epoch, restored.pool, lines_max=lines_max)
-    log.apply(s.Opened(epoch=epoch, host="h", pid=1, at_us=0, read=restored.read))
+    log.apply(site_state.Opened(epoch=epoch, host="h", pid=1, at_us=0, read=restored.read))
     log.commit()
     return log
 
@@ -151,8 +151,8 @@ def test_torn_tail_is_no_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert not caplog.records
 
 
-def grant(number: int, job: int, fleet: str = "f1") -> s.Granted:
-    return s.Granted(
+def grant(number: int, job: int, fleet: str = "f1") -> site_state.Granted:
+    return site_state.Granted(
         fleet=fleet,
         grants=[Grant(grant=number, job=job, first=0, count=10, chunk_max=10)],
         cancels=[],
@@ -166,7 +166,7 @@ def test_entry_that_cannot_follow_damage_is_dropped_whole_and_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, granted: int
 ) -> None:
     log = open_log(tmp_path / "log", 1)
-    log.apply(s.FleetOpened(fleet="f1", at_us=0))
+    log.apply(site_state.FleetOpened(fleet="f1", at_us=0))
     for n in range(1, granted + 1):
         log.apply(lease(n))
     for n in range(1, granted + 1):

@@ -1,6 +1,6 @@
 """What ran where is told by allocation, whatever the order of the records."""
 
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.results import RANGES_MAX, Ran
 from tidemill.wire.activity import RanRange
 from tidemill.wire.node import Done
@@ -25,7 +25,7 @@ def test_events_are_joined_by_allocation_and_job() -> None:
 
 def test_a_merge_step_is_told_as_a_step_of_its_job() -> None:
     ran = Ran()
-    ran.add(done("a1.0.i1", s.STEP_BASE + 7 * s.STEPS_MAX + 2, 0, 1))
+    ran.add(done("a1.0.i1", site_state.STEP_BASE + 7 * site_state.STEPS_MAX + 2, 0, 1))
     assert ran.reports()[0].ran == [RanRange(7, "", 2, 1)]
 
 

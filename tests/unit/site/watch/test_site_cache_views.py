@@ -32,8 +32,8 @@ def test_a_cache_of_others_has_a_row_and_no_figures() -> None:
 
 def test_reads_of_a_job_are_told_apart_by_the_address() -> None:
     jobs = JobReads()
-    jobs.take(7, "sim", [reads(), reads("192.0.2.1", 443), reads("::1", 5, bytes=9)])
-    jobs.take(7, "sim", [reads()])
+    jobs.add(7, "sim", [reads(), reads("192.0.2.1", 443), reads("::1", 5, bytes=9)])
+    jobs.add(7, "sim", [reads()])
     rows = {each.place: each for each in SiteCaches([cache()], jobs).reads()}
     assert {place: each.way for place, each in rows.items()} == {
         "dtn": "cache", "192.0.2.1:443": "direct", "[::1]:5": "direct",
@@ -48,7 +48,7 @@ def test_reads_of_a_job_are_told_apart_by_the_address() -> None:
 def test_jobs_and_places_are_bounded_and_no_byte_is_lost() -> None:
     jobs = JobReads()
     for job in range(JOBS_MAX + 50):
-        jobs.take(job, "sim", [reads(port=port) for port in range(1, 100)])
+        jobs.add(job, "sim", [reads(port=port) for port in range(1, 100)])
     rows = list(jobs.rows({}))
     assert len(rows) == JOBS_MAX * (PLACES_MAX + 1)
     assert sum(each.bytes for each in rows) == JOBS_MAX * 99 * 100

@@ -78,7 +78,7 @@ def test_sums_over_pilots_keep_the_contract() -> None:
         p="a.r0.i1", s=4, reason="idle", message="", busy_us=3 * SECOND, slot_us=4 * SECOND, at_us=0
     )
 
-    summary.take([started(1), done(0, 1, 2), failed, ended])
+    summary.add([started(1), done(0, 1, 2), failed, ended])
 
     samples = list(summary.samples())
     values = {(each.name, *(value for _, value in each.labels)): each.value for each in samples}
@@ -124,14 +124,14 @@ def running() -> Allocation:
 def test_a_start_costs_from_the_batch_systems_start_to_the_first_payloads_work() -> None:
     costs, mine = Costs(10.0), running()
     assert costs.loss_s(mine, 105 * SECOND, 60) == 10.0
-    costs.heard([started(103), done(0, 105, 120)], {"a": mine})
+    costs.on_records([started(103), done(0, 105, 120)], {"a": mine})
     assert costs.startup_s == 6.0
     assert costs.outcomes("a") == (1, 0)
 
 
 def test_ending_an_allocation_loses_what_its_slots_have_in_flight_within_bounds() -> None:
     costs, mine = Costs(10.0), running()
-    costs.heard([started(103), done(0, 105, 120), done(1, 105, 130)], {"a": mine})
+    costs.on_records([started(103), done(0, 105, 120), done(1, 105, 130)], {"a": mine})
     assert costs.loss_s(mine, 140 * SECOND, 60) == (20 + 10) / 2
     assert costs.loss_s(mine, 1000 * SECOND, 60) == 120
     costs.forget("a")
@@ -140,7 +140,7 @@ def test_ending_an_allocation_loses_what_its_slots_have_in_flight_within_bounds(
 
 def test_a_start_on_a_node_with_another_clock_is_not_believed() -> None:
     costs, mine = Costs(10.0), running()
-    costs.heard([started(3), done(0, 0, 20)], {"a": mine})
+    costs.on_records([started(3), done(0, 0, 20)], {"a": mine})
     assert costs.startup_s == 10.0
 
 

@@ -11,7 +11,7 @@ from tests.unit.node.test_node_monitor import line, sampled
 from tidemill.model.metrics import wrong
 from tidemill.model.metrics.nodes import PLACES
 from tidemill.model.state import AllocationState
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.watch import node_samples
 from tidemill.site.watch.node_samples import Means, NodeSamples, UnsentSamples
 from tidemill.wire.monitoring import NODES_SHOWN_MAX, VIEW_SAMPLES_MAX, NodePoint
@@ -58,35 +58,35 @@ def test_what_the_server_did_not_answer_is_sent_again_and_the_oldest_goes_first(
     for at in range(3):
         backlog.add("a", "n", NodePoint(at, 1, []), sampled())
     backlog.add("a", "", NodePoint(7, 1, []))
-    (first,) = backlog.take({"a": 5})
+    (first,) = backlog.next_samples({"a": 5})
     assert ([each.at_us for each in first.nodes[0].points], len(first.mean), first.nodes_total) == (
         [0, 1, 2],
         1,
         5,
     )
     backlog.add("b", "n", NodePoint(9, 1, []), sampled())
-    assert [each.allocation for each in backlog.take({})] == ["a", "b"]
+    assert [each.allocation for each in backlog.next_samples({})] == ["a", "b"]
     backlog.received()
-    assert backlog.take({}) == []
+    assert backlog.next_samples({}) == []
     for at in range(node_samples.SAMPLES_MAX + 5):
         backlog.add("a", "n", NodePoint(at, 1, []), sampled())
-    (found,) = backlog.take({})
+    (found,) = backlog.next_samples({})
     assert len(found.nodes[0].points) == VIEW_SAMPLES_MAX
     assert found.nodes[0].points[0].at_us == 5  # five were too many
     for at in range(10):
         backlog.add("a", "n", NodePoint(at, 1, []), sampled())  # they push out what is on its way
     backlog.received()
-    (found,) = backlog.take({})
+    (found,) = backlog.next_samples({})
     assert found.nodes[0].points[0].at_us == 5 + VIEW_SAMPLES_MAX
 
 
 @pytest.fixture
-def state() -> s.SiteState:
-    fleet = s.SiteFleet(name="e1-1", epoch=1, created_us=1)
-    running = s.Allocation(
+def state() -> site_state.SiteState:
+    fleet = site_state.SiteFleet(name="e1-1", epoch=1, created_us=1)
+    running = site_state.Allocation(
         name="a", fleet="e1-1", nodes=5, cores=5, state=AllocationState.ACTIVE, intended_us=1
     )
-    return s.SiteState(site="here", fleets={"e1-1": fleet}, allocations={"a": running})
+    return site_state.SiteState(site="here", fleets={"e1-1": fleet}, allocations={"a": running})
 
 
 def write(directory: Path, *found: Sampled) -> None:
@@ -118,7 +118,7 @@ def of(node: str, at_s: float, cpu: float, *, allocation: str = "a") -> Sampled:
 
 
 def test_nodes_of_running_allocations_are_shown_up_to_a_bound_and_all_count_in_the_mean(
-    tmp_path: Path, state: s.SiteState, now: Clock
+    tmp_path: Path, state: site_state.SiteState, now: Clock
 ) -> None:
     it = NodeSamples(tmp_path, 10.0, lambda: state)
     write(
@@ -127,7 +127,7 @@ def test_nodes_of_running_allocations_are_shown_up_to_a_bound_and_all_count_in_t
         of("forged", 1001, 1.0, allocation="b"),
     )
     now.step(it)
-    (found,) = it.take()
+    (found,) = it.next_samples()
     assert (found.allocation, found.nodes_total) == ("a", 100)
     assert [each.node for each in found.nodes] == [f"n{k:02}" for k in range(NODES_SHOWN_MAX)]
     assert found.mean == []
@@ -139,12 +139,12 @@ def test_nodes_of_running_allocations_are_shown_up_to_a_bound_and_all_count_in_t
     it.unsent.received()
     now.s = 1020.0
     now.step(it)
-    ((mean,),) = [each.mean for each in it.take()]
+    ((mean,),) = [each.mean for each in it.next_samples()]
     assert (mean.at_us, mean.values[CPU]) == (1010 * S, 0.4)
 
 
 def test_nodes_that_are_silent_leave_the_metrics_and_an_allocation_that_ended_the_memory(
-    tmp_path: Path, state: s.SiteState, now: Clock
+    tmp_path: Path, state: site_state.SiteState, now: Clock
 ) -> None:
     it = NodeSamples(tmp_path, 10.0, lambda: state)
     write(tmp_path, of("n0", 1001, 0.5))
@@ -161,20 +161,20 @@ def test_nodes_that_are_silent_leave_the_metrics_and_an_allocation_that_ended_th
 
 
 def test_a_site_that_does_not_want_it_reads_and_counts_nothing(
-    tmp_path: Path, state: s.SiteState, now: Clock
+    tmp_path: Path, state: site_state.SiteState, now: Clock
 ) -> None:
     write(tmp_path, of("n0", 1001, 0.5))
     it = NodeSamples(tmp_path, 0.0, lambda: state)
     now.step(it)
-    assert it.take() == []
+    assert it.next_samples() == []
     assert list(it.samples()) == []
 
 
 def test_a_monitor_that_cannot_be_read_is_a_warning_and_no_more(
-    tmp_path: Path, state: s.SiteState, now: Clock
+    tmp_path: Path, state: site_state.SiteState, now: Clock
 ) -> None:
     (tmp_path / "e1-1").mkdir()
     (tmp_path / "e1-1" / "monitor").write_text("a file")
     it = NodeSamples(tmp_path, 10.0, lambda: state)
     now.step(it)
-    assert it.take() == []
+    assert it.next_samples() == []

@@ -23,7 +23,7 @@ def test_files_add_up_by_nodes_and_way() -> None:
         noted("a.2.0", "direct", ms=9), noted("a.2.0", topic="image", ms=9), noted("strange.0.0", ms=9),
         noted("a.0.0", bytes=3),
     ]  # fmt: skip
-    times.heard(told, allocations)
+    times.on_records(told, allocations)
     assert times.views() == [
         StagingView(
             nodes=4, way="peer", since_us=7, files=1, bytes=1, ms=5, square_ms=25, max_ms=5, times=[(5, 1)]
@@ -45,5 +45,5 @@ def test_files_add_up_by_nodes_and_way() -> None:
 def test_there_are_at_most_so_many_lines() -> None:
     times = StagingTimes(0)
     for nodes in range(LINES_MAX + 5):
-        times.heard([noted("a.0.0", ms=1)], {"a": SimpleNamespace(nodes=nodes)})
+        times.on_records([noted("a.0.0", ms=1)], {"a": SimpleNamespace(nodes=nodes)})
     assert len(times.views()) == LINES_MAX

@@ -60,6 +60,6 @@ def test_views_that_say_the_same_are_equal_and_come_back_as_they_were_sent() -> 
     grant = GrantView(account="sci", granted=2.0, used=1.0, open=0.0, left=1.0)
     sent = packed(grants=[grant], mode="run")
     assert sent == packed(grants=[grant], mode="run") != packed(grants=[], mode="run")
-    assert GRANTS.of(sent) == [grant]
-    assert GRANTS.of({}) == GRANTS.of(packed(grants={"no": "list"})) == []
+    assert GRANTS.decode(sent) == [grant]
+    assert GRANTS.decode({}) == GRANTS.decode(packed(grants={"no": "list"})) == []
     assert all(each.name == name for name, each in types().items())

@@ -49,9 +49,9 @@ def define(parser: Parser) -> None:
 def check(args: Namespace) -> int:
     """Compare, drop, and print; 1 where something differed, 3 where something was not compared."""
     from tidemill_caches.contents import verify
-    from tidemill_caches.contents.listing import text_of
     from tidemill_caches.contents.origin_reader import OriginReader
     from tidemill_caches.contents.purging import OpenFiles
+    from tidemill_caches.contents.scan import text_of
     from tidemill_caches.engine import directory as places
     from tidemill_caches.engine.configuration import origins_of
 

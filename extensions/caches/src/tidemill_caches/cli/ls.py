@@ -15,7 +15,7 @@ from tidemill.model.quantities import bytes_text, percent_text
 from tidemill_caches.cli.location import cache_directory, define_directory, path_in
 
 if TYPE_CHECKING:
-    from tidemill_caches.contents.listing import CachedFile, ContentsSummary, DatasetContents
+    from tidemill_caches.contents.scan import CachedFile, ContentsSummary, DatasetContents
 
 LIMIT = 50
 LIMIT_MAX = 100_000
@@ -38,21 +38,19 @@ def define(parser: Parser) -> None:
 
 def ls(args: Namespace) -> int:
     """Print the largest datasets, the files of one, or all that is known of a file."""
-    from tidemill_caches.contents import listing
+    from tidemill_caches.contents import scan
     from tidemill_caches.engine import directory as places
 
     directory = cache_directory(args)
     data = places.data_of(directory, places.read_cache(directory))
     limit = min(args.limit, LIMIT_MAX)
     path = path_in(args.path) if args.path is not None else "/"
-    file = listing.find(data, path) if path != "/" else None
+    file = scan.find(data, path) if path != "/" else None
     if file is not None:
         _show_file(file, as_json=args.json)
         return 0
     if args.path is None and not args.files:
-        _show_summary(
-            listing.summary(listing.datasets(listing.directories(data)), count_max=limit), args.json
-        )
+        _show_summary(scan.summary(scan.datasets(scan.directories(data)), count_max=limit), args.json)
         return 0
     found = (each for _, files in _reach(data, path, deep=args.files) for each in files)
     listed = list(islice(found, limit + 1))
@@ -63,26 +61,27 @@ def ls(args: Namespace) -> int:
 
 
 def _reach(data: Path, path: str, *, deep: bool) -> Iterator[tuple[str, Iterator[CachedFile]]]:
-    from tidemill_caches.contents import listing
+    from tidemill_caches.contents import scan
 
-    found = listing.directories(data, below=path)
+    found = scan.directories(data, below=path)
     return found if deep else islice(found, 1)
 
 
-def _show_summary(found: ContentsSummary, as_json: bool) -> None:
+def _show_summary(summary: ContentsSummary, as_json: bool) -> None:
     if as_json:
-        show_json(found)
+        show_json(summary)
         return
-    show_datasets(found.datasets)
-    total = found.total
+    show_datasets(summary.datasets)
+    total = summary.total
     show_lines(
-        f"{bytes_text(total.held_bytes)} of {total.files:,} files in {len(found.datasets) + found.left_out:,} datasets"
+        f"{bytes_text(total.held_bytes)} of {total.files:,} files in "
+        f"{len(summary.datasets) + summary.left_out:,} datasets"
     )
-    if found.left_out:
-        hint(f"{found.left_out:,} smaller datasets are not listed: `--limit`")
+    if summary.left_out:
+        hint(f"{summary.left_out:,} smaller datasets are not listed: `--limit`")
 
 
-def show_datasets(found: Sequence[DatasetContents]) -> None:
+def show_datasets(datasets: Sequence[DatasetContents]) -> None:
     """A table of datasets."""
     show_table(
         ["dataset", "cached", "of", "share", "files", "complete", "opens", "last used"],
@@ -91,17 +90,17 @@ def show_datasets(found: Sequence[DatasetContents]) -> None:
                 each.dataset, bytes_text(each.held_bytes), bytes_text(each.file_bytes), percent_text(each.share),
                 each.files, each.complete, each.opens, _time(each.used_s),
             ]
-            for each in found
+            for each in datasets
         ],
         right=[1, 2, 3, 4, 5, 6],
     )  # fmt: skip
 
 
-def _show_files(found: Sequence[CachedFile], *, more: bool, as_json: bool) -> None:
+def _show_files(files: Sequence[CachedFile], *, more: bool, as_json: bool) -> None:
     if as_json:
-        show_json({"files": [_row(each) for each in found], "more": more})
+        show_json({"files": [_row(each) for each in files], "more": more})
         return
-    rows = [_row(each) for each in found]
+    rows = [_row(each) for each in files]
     show_table(
         ["file", "cached", "of", "share", "opens", "last used"],
         [
@@ -120,7 +119,7 @@ def _show_files(found: Sequence[CachedFile], *, more: bool, as_json: bool) -> No
 
 
 def _row(file: CachedFile) -> dict[str, Any]:
-    from tidemill_caches.contents.listing import text_of
+    from tidemill_caches.contents.scan import text_of
 
     info, path = file.info, text_of(file.path)
     if info is None:

@@ -14,7 +14,7 @@ from tidemill_caches.cli.location import cache_directory, define_directory
 from tidemill_caches.cli.ls import show_datasets
 
 if TYPE_CHECKING:
-    from tidemill_caches.contents.listing import ContentsSummary
+    from tidemill_caches.contents.scan import ContentsSummary
     from tidemill_caches.engine.state import CacheState
 
 DATASETS_SHOWN = 10

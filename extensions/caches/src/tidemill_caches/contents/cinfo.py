@@ -154,16 +154,16 @@ def parse(content: bytes, *, verify: bool = True) -> CachedInfo:
 
 def _accesses(content: bytes, created_s: int) -> tuple[CacheAccess, ...]:
     """The accesses of a file that was created then. Raises ProtocolError."""
-    found = tuple(
+    result = tuple(
         CacheAccess(opened, closed, clients, duration, merged, hit, missed, bypassed)
         for opened, closed, clients, duration, merged, _, hit, missed, bypassed in _ACCESS.iter_unpack(
             content
         )
     )
-    times = (created_s, *(at_s for each in found for at_s in each[:2]))
+    times = (created_s, *(at_s for each in result for at_s in each[:2]))
     if max(map(abs, times)) > TIME_S_MAX:
         raise ProtocolError("its times are impossible")
-    return found
+    return result
 
 
 def written(info: CachedInfo) -> bytes:

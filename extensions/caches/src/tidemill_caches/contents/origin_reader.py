@@ -140,10 +140,10 @@ class OriginReader:
                 raise ValueError("its answer is too long")
             self._buffer += self._piece(until_s)
         line, _, self._buffer = self._buffer.partition(b"\n")
-        found = json.loads(line)
-        if not isinstance(found, dict):
+        result = json.loads(line)
+        if not isinstance(result, dict):
             raise ValueError("its answer is not a table")  # noqa: TRY004 -- all that is wrong with an answer is one
-        return found
+        return result
 
     def _bytes(self, count: int, until_s: float) -> bytes:
         pieces = [self._buffer[:count]]

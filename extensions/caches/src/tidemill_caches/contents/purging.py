@@ -26,7 +26,7 @@ import msgspec
 from tidemill import clock
 from tidemill.errors import ConfigError, SiteError
 from tidemill_caches.contents.cinfo import SUFFIX
-from tidemill_caches.contents.listing import CachedFile, directories
+from tidemill_caches.contents.scan import CachedFile, directories
 from tidemill_caches.engine.state import host_name, is_supervised, read_state
 
 ROUNDS_MAX = 20
@@ -112,8 +112,8 @@ class OpenFiles:
             self._known, self._read_s = open_files(self._directory), now_s
         for each in (path, f"{path}{SUFFIX}") if self._known else ():
             with suppress(OSError):
-                found = os.lstat(each)
-                if (found.st_dev, found.st_ino) in self._known:
+                stat = os.lstat(each)
+                if (stat.st_dev, stat.st_ino) in self._known:
                     return True
         return False
 
@@ -178,7 +178,7 @@ class Purge:
         if rule.to_bytes is None:
             for each in self._files(rule.below):
                 if rule.before_s is None or used_s(each) < rule.before_s:
-                    self._take(each)
+                    self._remove_unless_open(each)
                 else:
                     self._leave(each)
             return self.done
@@ -203,7 +203,7 @@ class Purge:
             if rule.before_s is not None and used >= rule.before_s:
                 self._leave(each)
             elif used < all_before_s or (excess > 0 and self._is_open(each)):
-                removed += self._take(each)
+                removed += self._remove_unless_open(each)
             elif used < some_before_s:
                 heapq.heappush(some, (-used, number, each))
                 if len(some) > self._memory.oldest:
@@ -212,7 +212,7 @@ class Purge:
                 self._leave(each)
         for _, _, each in sorted(some, key=lambda item: (-item[0], item[1])):
             if removed < excess:
-                removed += self._take(each)
+                removed += self._remove_unless_open(each)
             else:
                 self._leave(each)
         return 0 < removed < excess
@@ -221,7 +221,7 @@ class Purge:
         for _, files in directories(self._data, below=below):
             yield from files
 
-    def _take(self, file: CachedFile) -> int:
+    def _remove_unless_open(self, file: CachedFile) -> int:
         """Remove a file unless it is open; the bytes that this frees."""
         size = size_of(file)
         if self._is_open(file):

@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill import clock, files, log
 from tidemill.errors import UNDECODABLE, ProtocolError, TidemillError
-from tidemill_caches.contents.listing import ContentsSummary, ScanPace, datasets, directories, summary
+from tidemill_caches.contents.scan import ContentsSummary, ScanPace, datasets, directories, summary
 from tidemill_caches.engine.origins import OriginPath
 
 DATASETS_MAX = 1000
@@ -96,8 +96,8 @@ class ContentsScan:
         while not self._stop.wait(wait_s):
             wait_s = PAUSE_S
             try:
-                found = write_contents(self._directory, self._data, pace=_Stoppable(self._stop))
-                wait_s = max(PAUSE_S, PAUSE_FACTOR * found.took_s)
+                summary = write_contents(self._directory, self._data, pace=_Stoppable(self._stop))
+                wait_s = max(PAUSE_S, PAUSE_FACTOR * summary.took_s)
             except _StoppedError:
                 return
             except (

@@ -19,9 +19,9 @@ import msgspec
 from tidemill import clock, files
 from tidemill.errors import ProtocolError, SiteError
 from tidemill_caches.contents.cinfo import SUFFIX, CachedInfo
-from tidemill_caches.contents.listing import CachedFile, directories, find, read_info
 from tidemill_caches.contents.origin_reader import FileAtOrigin, FileMissingError, OriginReader, adler32_of
 from tidemill_caches.contents.purging import OpenFiles, remove
+from tidemill_caches.contents.scan import CachedFile, directories, find, read_info
 from tidemill_caches.engine.origins import OriginPath
 
 AWAY_MAX = 3
@@ -291,5 +291,5 @@ def files_below(data: Path, path: str) -> Iterator[CachedFile]:
     if one is not None:
         yield one
         return
-    for _, found in directories(data, below=path, verify=True):
-        yield from found
+    for _, below in directories(data, below=path, verify=True):
+        yield from below

@@ -37,7 +37,7 @@ class _Claims(msgspec.Struct):
 
 def ends_of(config: CacheConfig) -> list[CredentialEnd]:
     """The credentials that cache.toml names and whose end can be read."""
-    found = []
+    result = []
     for path, own in (
         (config.credential.certificate, True),
         (config.credential.token_file, True),
@@ -45,8 +45,8 @@ def ends_of(config: CacheConfig) -> list[CredentialEnd]:
     ):
         ends_us = None if path is None else end_of(path)
         if path is not None and ends_us is not None:
-            found.append(CredentialEnd(path, ends_us, own))
-    return found
+            result.append(CredentialEnd(path, ends_us, own))
+    return result
 
 
 def end_of(path: Path) -> int | None:

@@ -79,9 +79,9 @@ def is_there(path: Path) -> bool:
         ) from error
 
 
-def data_of(directory: Path, found: CacheConfig) -> Path:
+def data_of(directory: Path, config: CacheConfig) -> Path:
     """Where the cached files are."""
-    return found.data if found.data is not None else directory / "data"
+    return config.data if config.data is not None else directory / "data"
 
 
 def make_parts(directory: Path) -> None:
@@ -97,10 +97,10 @@ def make_parts(directory: Path) -> None:
 
 
 @contextmanager
-def removed_if_refused(directory: Path, found: CacheConfig, *files_made: Path) -> Iterator[None]:
+def removed_if_refused(directory: Path, config: CacheConfig, *files_made: Path) -> Iterator[None]:
     """Remove what the block made of a new cache if it raises. What was there before stays, and directories with
     files of others; so does everything once cache.toml is there: another `init` was quicker."""
-    data = data_of(directory, found)
+    data = data_of(directory, config)
     made = [
         *(directory / part for part in PARTS),
         data,
@@ -124,12 +124,12 @@ def removed_if_refused(directory: Path, found: CacheConfig, *files_made: Path) -
         raise
 
 
-def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = None) -> Path:
+def make_data(directory: Path, config: CacheConfig, *, mountinfo: str | None = None) -> Path:
     """Make the directory of cached files, and check that it is fit for them. Raises ConfigError, SiteError.
 
     `mountinfo`: the mounted file systems, instead of /proc/self/mountinfo.
     """
-    data = data_of(directory, found)
+    data = data_of(directory, config)
     check_place(data)
     _check_mounted(directory, data)
     kind = file_system(data, mountinfo)
@@ -151,7 +151,7 @@ def make_data(directory: Path, found: CacheConfig, *, mountinfo: str | None = No
             f"the cache cannot write in `{data}`: {error.strerror}",
             hint=f"{'make room, or name' if error.errno in NO_ROOM else 'name'} another directory: {DATA_KEY}",
         ) from error
-    _check_room(data, usage.free, usage.total, space_max=found.space.max)
+    _check_room(data, usage.free, usage.total, space_max=config.space.max)
     _mark(directory, data)
     return data
 
@@ -231,12 +231,12 @@ def check_place(path: Path) -> None:
         )
 
 
-def check_credentials(found: CacheConfig) -> None:
+def check_credentials(config: CacheConfig) -> None:
     """Raise ConfigError for a secret that is not there, or that others may read."""
     for key, path in (
-        ("credential.certificate", found.credential.certificate),
-        ("credential.token_file", found.credential.token_file),
-        ("tls.key", found.tls.key),
+        ("credential.certificate", config.credential.certificate),
+        ("credential.token_file", config.credential.token_file),
+        ("tls.key", config.tls.key),
     ):
         if path is None:
             continue
@@ -247,16 +247,16 @@ def check_credentials(found: CacheConfig) -> None:
                 hint="name a file of the cache's user, mode 0600; `voms-proxy-init` makes a proxy certificate",
             )
         check_private(path)
-    for path in (found.tls.certificate, found.tls.ca, found.credential.ca):
+    for path in (config.tls.certificate, config.tls.ca, config.credential.ca):
         if path is not None and not os.access(path, os.R_OK):
             raise ConfigError(f"`{path}` cannot be read", hint="cache.toml names it")
 
 
-def write_generated(directory: Path, found: CacheConfig, *, figures_port: int | None = None) -> Path:
+def write_generated(directory: Path, config: CacheConfig, *, figures_port: int | None = None) -> Path:
     """Write xrootd.cfg and what belongs to it; the path of xrootd.cfg. Raises ConfigError, SiteError."""
     run = directory / "run"
     made = configuration.texts(
-        found, configuration.CachePlaces(data=data_of(directory, found), run=run, figures_port=figures_port)
+        config, configuration.CachePlaces(data=data_of(directory, config), run=run, figures_port=figures_port)
     )
     path = directory / "xrootd.cfg"
     files.write_whole(run / "authdb", made.authdb.encode())

@@ -59,11 +59,11 @@ def findings(config: CacheConfig, read: Readings) -> list[CacheFinding]:
 
 
 def remembered(
-    past: Sequence[PastTrouble], found: Sequence[CacheFinding], *, now_us: int
+    past: Sequence[PastTrouble], findings: Sequence[CacheFinding], *, now_us: int
 ) -> list[PastTrouble]:
     """What was wrong and when, with what is wrong now: a job that failed an hour ago is explained by it."""
     kept = list(past)
-    for each in found:
+    for each in findings:
         subject = each.found.split("`")[1] if each.check == "origin" and each.found.count("`") > 1 else ""
         old = next(
             (
@@ -173,7 +173,7 @@ def _disk(read: Readings) -> list[CacheFinding]:
 
 
 def _origins(config: CacheConfig, read: Readings) -> list[CacheFinding]:
-    found = [
+    result = [
         CacheFinding(
             state="warn",
             check="origin",
@@ -183,7 +183,7 @@ def _origins(config: CacheConfig, read: Readings) -> list[CacheFinding]:
         for each in read.origins
         if not each.answers
     ]
-    found += [
+    result += [
         CacheFinding(
             state="fail",
             check="origin",
@@ -193,18 +193,18 @@ def _origins(config: CacheConfig, read: Readings) -> list[CacheFinding]:
         for each in read.origins
         if each.redirects and not config.federation
     ]
-    return found
+    return result
 
 
 def _credentials(read: Readings) -> list[CacheFinding]:
-    found = []
+    result = []
     for each in read.credentials:
         left_s = (each.ends_us - read.now_us) / 1e6
         if left_s > (OWN_WARN_S if each.own else SHOWN_WARN_S):
             continue
         when = f"ended at {clock.utc_text(each.ends_us)}" if left_s <= 0 else f"ends in {span_text(left_s)}"
         effect = "origins refuse the cache" if each.own else "clients refuse to connect"
-        found.append(
+        result.append(
             CacheFinding(
                 state="fail" if left_s <= 0 else "warn",
                 check="credential",
@@ -214,7 +214,7 @@ def _credentials(read: Readings) -> list[CacheFinding]:
                 else "renew the file, and restart the cache",
             )
         )
-    return found
+    return result
 
 
 def used_text(used: int | None, most: int | None) -> str:

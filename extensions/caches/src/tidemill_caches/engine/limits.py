@@ -67,10 +67,10 @@ def limit_of(pid: int) -> int | None:
 
 def parse_limits(text: str) -> int | None:
     """The soft limit of open files from the text of /proc/PID/limits; None if it is not listed."""
-    found = _OPEN_FILES.search(text)
-    if found is None:
+    match = _OPEN_FILES.search(text)
+    if match is None:
         return None
-    return 1 << 30 if found[1] == "unlimited" else int(found[1][:18])
+    return 1 << 30 if match[1] == "unlimited" else int(match[1][:18])
 
 
 def used_by(pid: int) -> int | None:

@@ -45,10 +45,10 @@ def write_node_cache(directory: Path, wanted: NodeCache) -> CacheConfig:
     text = node_text(wanted)
     places.make_parts(directory)
     write_durable(directory / places.CONFIG, text.encode(), failure=ConfigError)
-    found = places.read_cache(directory)
-    places.make_data(directory, found)
-    places.write_generated(directory, found)
-    return found
+    config = places.read_cache(directory)
+    places.make_data(directory, config)
+    places.write_generated(directory, config)
+    return config
 
 
 def node_text(wanted: NodeCache) -> str:

@@ -60,17 +60,17 @@ def parse_file(text: str) -> OriginPath:
 
 def _parts(text: str) -> tuple[str, str, int, str]:
     shown = text.partition("?")[0][:200]
-    found = _URL.fullmatch(text)
-    if len(text) > URL_CHARS_MAX or found is None or not text.isprintable():
+    match = _URL.fullmatch(text)
+    if len(text) > URL_CHARS_MAX or match is None or not text.isprintable():
         raise ConfigError(f"`{shown}` is not a URL such as `root://host.example:1094//store/`")
-    if found["scheme"] not in ("root", "roots"):
+    if match["scheme"] not in ("root", "roots"):
         raise ConfigError(
-            f"`{shown}`: the cache reads from `root://` and `roots://`, not from `{found['scheme']}://`",
+            f"`{shown}`: the cache reads from `root://` and `roots://`, not from `{match['scheme']}://`",
             hint="name the server's XRootD address, such as `root://host.example:1094//store/`",
         )
-    if "@" in found["authority"]:
+    if "@" in match["authority"]:
         raise ConfigError(
-            f"`{found['scheme']}://...@{found['authority'].rpartition('@')[2]}`: a user in a URL is refused",
+            f"`{match['scheme']}://...@{match['authority'].rpartition('@')[2]}`: a user in a URL is refused",
             hint="the cache has a credential of its own: `[credential]` in cache.toml",
         )
     if "?" in text or "#" in text:
@@ -78,13 +78,13 @@ def _parts(text: str) -> tuple[str, str, int, str]:
             f"`{shown}`: a URL for the cache has no opaque part (`?...`)",
             hint="it would reach the origin, but the reply is cached for all clients",
         )
-    host, port = _host_port(found["authority"], shown)
-    path = re.sub("/+", "/", found["path"] or "/")
+    host, port = _host_port(match["authority"], shown)
+    path = re.sub("/+", "/", match["path"] or "/")
     if any(part in ("..", ".") for part in path.split("/")):
         raise ConfigError(
             f"`{shown}`: `.` and `..` are refused in a path", hint="write the path without them"
         )
-    return found["scheme"], host, port, path
+    return match["scheme"], host, port, path
 
 
 def _host_port(authority: str, shown: str) -> tuple[str, int]:

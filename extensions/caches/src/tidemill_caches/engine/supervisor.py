@@ -168,7 +168,7 @@ class Supervisor:
             self._try_start()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
-            self._look(now_s)
+            self._check_health(now_s)
             if self._tend is not None:
                 try:
                     self._tend(self._state)
@@ -240,7 +240,7 @@ class Supervisor:
             durable=True,
         )
 
-    def _look(self, now_s: float) -> None:
+    def _check_health(self, now_s: float) -> None:
         pid = self._process.pid if self._process is not None else 0
         answers = pid != 0 and greet("127.0.0.1", self._config.port, LOOK_S).answers
         if answers:

@@ -82,7 +82,7 @@ class FiguresCollector:
             self._pid, self._trusted = pid, set()
         if pid:
             try:
-                origin, client = self._growth.take(connections_of(pid), port)
+                origin, client = self._growth.update(connections_of(pid), port)
                 self.ledger.wire_origin_bytes += origin
                 self.ledger.wire_client_bytes += client
             except SiteError as error:
@@ -133,12 +133,12 @@ class FiguresCollector:
                 _log.warning("cache.figures", reason=error.strerror)
                 break
             if sender[0] == "127.0.0.1" and senders.is_own(sender[1]):
-                self._take(content)
+                self._apply_datagram(content)
             else:
                 self.ledger.foreign += 1
         self.ledger.lost = self._lost_before + self._sequences.lost
 
-    def _take(self, content: bytes) -> None:
+    def _apply_datagram(self, content: bytes) -> None:
         try:
             datagram = parse_datagram(content)
         except ProtocolError as error:
@@ -147,10 +147,10 @@ class FiguresCollector:
             return
         if datagram is None:
             return
-        self._sequences.take(datagram.stream, datagram.number)
+        self._sequences.on_datagram(datagram.stream, datagram.number)
         self.ledger.malformed += datagram.malformed
         for close in datagram.closes:
-            self.ledger.take(close)
+            self.ledger.add_close(close)
 
 
 class _Senders:

@@ -149,7 +149,7 @@ class Growth:
     def __init__(self) -> None:
         self._before: dict[bytes, WireConnection] = {}
 
-    def take(self, now: list[WireConnection], port: int) -> tuple[int, int]:
+    def update(self, now: list[WireConnection], port: int) -> tuple[int, int]:
         """Bytes received from origins and sent to clients; clients are those at `port` of this host."""
         origin = client = 0
         for each in now:

@@ -132,7 +132,7 @@ class Sequences:
         self._last: dict[str, int] = {}
         self.lost = 0
 
-    def take(self, stream: str, number: int) -> None:
+    def on_datagram(self, stream: str, number: int) -> None:
         """A datagram of this number has arrived. The first one of a stream has number 1."""
         last = self._last.pop(stream, None)
         if len(self._last) >= STREAMS_MAX:

@@ -80,7 +80,7 @@ class CacheLedger(msgspec.Struct, kw_only=True):
     wire_origin_bytes: int = 0  #: what the kernel counted on connections to origins: the truth
     wire_client_bytes: int = 0  #: ... and to clients: a lower bound, short connections come and go unseen
 
-    def take(self, close: FileClose) -> Sums:
+    def add_close(self, close: FileClose) -> Sums:
         """Add a record; what it added."""
         added = self._added(close)
         self.total.add(added)

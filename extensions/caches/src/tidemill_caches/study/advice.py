@@ -92,16 +92,16 @@ def table(passes: Sequence[StudyPass], natural_ms: float) -> list[StudyRow]:
     return rows
 
 
-def _tried(setting: StudySetting, found: Sequence[StudyPass], direct_s: float) -> StudyTry:
-    cold_s = statistics.median(each.first_s for each in found)
-    warm_s = statistics.median(each.second_s for each in found)
-    fetched = int(statistics.median(each.fetched_bytes for each in found))
+def _tried(setting: StudySetting, passes: Sequence[StudyPass], direct_s: float) -> StudyTry:
+    cold_s = statistics.median(each.first_s for each in passes)
+    warm_s = statistics.median(each.second_s for each in passes)
+    fetched = int(statistics.median(each.fetched_bytes for each in passes))
     return StudyTry(
         setting=setting,
         cold_s=cold_s,
         warm_s=warm_s,
         fetched_bytes=fetched,
-        amplification=fetched / max(1, found[0].read_bytes),
+        amplification=fetched / max(1, passes[0].read_bytes),
         pays_from=pays_from(direct_s, cold_s=cold_s, warm_s=warm_s),
     )
 

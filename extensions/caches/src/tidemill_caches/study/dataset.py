@@ -33,12 +33,12 @@ def parse_listing(text: str, of: OriginPath) -> list[StudyFile]:
 
     Two forms, by version: `-rw-r--r-- user group 123 2026-11-23 03:00:00 /path` (5.x) and without a user (4.x).
     """
-    found = []
+    result = []
     for line in text.splitlines():
         match = _FILE.fullmatch(line.strip())
         if match is not None:
-            found.append(StudyFile(of._replace(path=match[2]), int(match[1])))
-    return found
+            result.append(StudyFile(of._replace(path=match[2]), int(match[1])))
+    return result
 
 
 def choose(files: Sequence[StudyFile], *, bytes_max: int, files_max: int = 1) -> list[StudyFile]:

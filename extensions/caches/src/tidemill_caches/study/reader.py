@@ -41,10 +41,10 @@ def read(url: str, pattern: ReadPattern, bytes_max: int) -> dict[str, float]:
 
 
 def _good(answer: tuple[Any, Any]) -> Any:
-    status, found = answer
+    status, result = answer
     if not status.ok:
         raise ReadFailedError(status.message.strip())
-    return found
+    return result
 
 
 def main() -> int:

@@ -229,7 +229,7 @@ def inspect(args: Namespace) -> int:
     """Show everything about one image."""
     from tidemill_images.catalogue import find_recipe
     from tidemill_images.disk import shown
-    from tidemill_images.listing import read_listing
+    from tidemill_images.name_list import read_listing
 
     path, recipe = find_recipe(store_of(args), args.name)
     listed = read_listing(path.parent, recipe.listing) if args.files else []
@@ -266,7 +266,7 @@ def verify(args: Namespace) -> int:
     """Compare an image with its recipe and with what it was made from; 1 if something differs."""
     from tidemill_images.catalogue import find_recipe
     from tidemill_images.disk import shown
-    from tidemill_images.listing import read_listing
+    from tidemill_images.name_list import read_listing
     from tidemill_images.verify import check_store, compare
 
     path, recipe = find_recipe(store_of(args), args.name)

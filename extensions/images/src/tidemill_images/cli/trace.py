@@ -272,20 +272,20 @@ def explain_profiles(args: Namespace) -> int:
     from tidemill_images.profile_page import fix_lines
 
     profile = _merged(args.profiles)
-    found = explain(profile) if args.no_look else explain(profile, listing=_names)
+    explanation = explain(profile) if args.no_look else explain(profile, listing=_names)
     if args.fix and args.json:
-        show_json(found.environment)
+        show_json(explanation.environment)
     elif args.fix:
-        for line in fix_lines(found):
+        for line in fix_lines(explanation):
             show(line)
-        if not found.environment:
+        if not explanation.environment:
             say("nothing to change: no entry of a search path is dead")
     elif args.json:
-        show_json(found)
+        show_json(explanation)
     else:
-        _tell_explanation(found, all_entries=args.all)
+        _tell_explanation(explanation, all_entries=args.all)
         name = " ".join(str(path) for path in args.profiles)
-        if found.environment:
+        if explanation.environment:
             hint(
                 f"`tidemill trace explain {name} --fix > clean.sh` writes the environment for `source clean.sh`"
             )
@@ -342,38 +342,39 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
         say(f"files, .so and .py are lower bounds: {missing}")
 
 
-def _tell_explanation(found: Explanation, *, all_entries: bool) -> None:
+def _tell_explanation(explanation: Explanation, *, all_entries: bool) -> None:
     from tidemill_images.profile_page import ENTRY_HEADS, entry_cells, fix_lines, group_cells
 
-    per_run = f" in {count_text(found.runs)} runs" if found.runs > 1 else ""
+    per_run = f" in {count_text(explanation.runs)} runs" if explanation.runs > 1 else ""
     show(
-        f"{count_text(found.ops)} operations{per_run}, {count_text(found.failed)} of them fail; "
-        f"{percent_text(ratio(found.explained, found.failed))} of the failures are explained"
+        f"{count_text(explanation.ops)} operations{per_run}, {count_text(explanation.failed)} of them fail; "
+        f"{percent_text(ratio(explanation.explained, explanation.failed))} of the failures are explained"
     )
-    rows = entry_cells(found, all_entries=all_entries) + group_cells(found, PLACES_SHOWN)
+    rows = entry_cells(explanation, all_entries=all_entries) + group_cells(explanation, PLACES_SHOWN)
     if rows:
         show("")
         show_lines(plain_table(ENTRY_HEADS, rows, right=(1, 2, 3, 4)))
-    if found.storms:
+    if explanation.storms:
         show("")
-        show(f"{count_text(found.storm_failed)} operations fail on paths that exist, such as:")
-        for storm in found.storms[:STORMS_SHOWN]:
+        show(f"{count_text(explanation.storm_failed)} operations fail on paths that exist, such as:")
+        for storm in explanation.storms[:STORMS_SHOWN]:
             show(f"    {count_text(storm.failed):>9}  {storm.path}")
-    lines = fix_lines(found)
+    lines = fix_lines(explanation)
     if lines:
         show("")
         show(
-            f"this environment saves {count_text(found.saves_ops)} operations "
-            f"({percent_text(ratio(found.saves_ops, found.ops))}), {count_text(found.saves_failed)} of them failing:"
+            f"this environment saves {count_text(explanation.saves_ops)} operations "
+            f"({percent_text(ratio(explanation.saves_ops, explanation.ops))}), "
+            f"{count_text(explanation.saves_failed)} of them failing:"
         )
         for line in lines:
             show(f"    {line}")
-        for switch in found.switches:
+        for switch in explanation.switches:
             show(f"    # {switch.name}: {switch.why}")
     else:
         show("")
         show("no entry of a search path is dead: the environment can stay as it is")
-    for line in found.advice:
+    for line in explanation.advice:
         show("")
         show(f"advice: {line}")
 

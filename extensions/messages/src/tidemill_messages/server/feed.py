@@ -44,7 +44,7 @@ class Follower(msgspec.Struct):
     saved: int
     next_s: float = 0.0
     pause_s: float = AGAIN_S
-    said: str = ""
+    last_error: str = ""
     is_revoked: bool = False
 
 
@@ -130,7 +130,7 @@ class Feed:
             now_s = clock.monotonic_s()
             for each in self.followers:
                 if now_s >= each.next_s and not self._closing and not self._revoked(each):
-                    moved |= self._tell(changes, each)
+                    moved |= self._send_changes(changes, each)
         self._save(now_s=clock.monotonic_s())
         return moved
 
@@ -142,7 +142,7 @@ class Feed:
             _LOG.warning("states.revoked", submitter=follower.name, revoked=is_revoked)
         return is_revoked
 
-    def _tell(self, changes: ChangeReader, follower: Follower) -> bool:
+    def _send_changes(self, changes: ChangeReader, follower: Follower) -> bool:
         """Send the next changes; whether the position moved."""
         before = follower.position
         try:
@@ -159,7 +159,7 @@ class Feed:
                 follower.pause_s = AGAIN_S
             self._away(follower, error)
         else:
-            follower.pause_s, follower.said = AGAIN_S, ""
+            follower.pause_s, follower.last_error = AGAIN_S, ""
         return follower.position != before
 
     def _send(self, follower: Follower, window: list[Change]) -> None:
@@ -193,8 +193,8 @@ class Feed:
     def _away(self, follower: Follower, error: SiteError) -> None:
         follower.next_s = clock.monotonic_s() + (follower.pause_s if self._link.is_up else 0.0)
         follower.pause_s = min(2 * follower.pause_s, AGAIN_MAX_S)
-        if error.message != follower.said:
-            follower.said = error.message
+        if error.message != follower.last_error:
+            follower.last_error = error.message
             _LOG.warning(
                 "states.wait",
                 submitter=follower.name,

@@ -153,7 +153,7 @@ class Gateway:
         while (delivery := self._inbox.get()) is not None:
             while not delivery.is_stale and not self._closing.is_set():
                 try:
-                    self._take(delivery)
+                    self._handle_delivery(delivery)
                     break
                 except (SiteError, TimeoutError) as error:
                     _LOG.warning("message.waits", user=delivery.user, id=delivery.id[:100], why=str(error))
@@ -161,8 +161,8 @@ class Gateway:
                     _LOG.error("message.failed", user=delivery.user, id=delivery.id[:100], error=repr(error))
                 self._closing.wait(AGAIN_S)
 
-    def _take(self, delivery: Delivery) -> None:
-        answer = self._intake.take(_letter(delivery))
+    def _handle_delivery(self, delivery: Delivery) -> None:
+        answer = self._intake.handle(_letter(delivery))
         if answer.refused is not None:
             self._bury(delivery, answer)
         if is_direct(delivery.reply_to):
@@ -241,7 +241,7 @@ class Gateway:
                 _LOG.error("message.failed", user=delivery.user, id=delivery.id[:100], error=repr(error))
 
     def _answer_sync(self, delivery: Delivery) -> None:
-        answer = self._syncs.take(_letter(delivery))
+        answer = self._syncs.handle(_letter(delivery))
         delivery.ack()
         if answer.refused is not None:
             _LOG.warning(

@@ -68,7 +68,7 @@ class SubmitterIntake:
             ),
         }
 
-    def take(self, letter: IncomingMessage) -> MessageAnswer:
+    def handle(self, letter: IncomingMessage) -> MessageAnswer:
         """Do what a message asks for. Raises SiteError when the database is not there: to be tried again."""
         name = self._users.get(letter.user)
         try:
@@ -107,7 +107,7 @@ class SyncIntake:
     def __init__(self, host: TransportHost, users: Mapping[str, str]) -> None:
         self._host, self._users = host, users
 
-    def take(self, letter: IncomingMessage) -> MessageAnswer:
+    def handle(self, letter: IncomingMessage) -> MessageAnswer:
         """The answer to one `sync`, as HTTP would give it; it never raises: the site asks again by itself."""
         name = self._users.get(letter.user)
         try:

@@ -120,14 +120,14 @@ def definitions(config: Amqp, vhost: str, *, queue_type: str = CLASSIC) -> dict[
 
 def rights(config: Amqp) -> dict[str, tuple[str, str]]:
     """By the broker's user: patterns of what it may write to and read. No user may declare or delete."""
-    found = {config.user: (_any(REPLIES, STATES, DEAD, "amq.default"), _server_reads())}
+    result = {config.user: (_any(REPLIES, STATES, DEAD, "amq.default"), _server_reads())}
     for name, user in sorted(config.submitters.items()):
-        found[user] = (_any(submit_queue(name)), _any(replies_queue(name), states_queue(name)))
+        result[user] = (_any(submit_queue(name)), _any(replies_queue(name), states_queue(name)))
     for name, user in sorted(config.sites.items()):
-        found[user] = (_any(sync_queue(name)), NOTHING)
+        result[user] = (_any(sync_queue(name)), NOTHING)
     for _, user in sorted(config.operators.items()):
-        found[user] = (NOTHING, _any(DEAD))
-    return found
+        result[user] = (NOTHING, _any(DEAD))
+    return result
 
 
 def policies(config: Amqp, vhost: str) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ def _print_sums(head: str, found: Sequence[CoreHours], *, gpus: bool) -> None:
     show("")
 
 
-def _print_allocations(found: Sequence[AllocationUse], *, gpus: bool) -> None:
+def _print_allocations(uses: Sequence[AllocationUse], *, gpus: bool) -> None:
     heads = [
         "BATCH ID",
         "SITE",
@@ -67,9 +67,9 @@ def _print_allocations(found: Sequence[AllocationUse], *, gpus: bool) -> None:
         *(["GPUS"] if gpus else []),
         "CAMPAIGNS",
     ]
-    show_table(heads, [_row(each, gpus=gpus) for each in found[:ROWS_SHOWN]], right=tuple(range(2, 6 + gpus)))
-    if len(found) > ROWS_SHOWN:
-        say(f"the newest {ROWS_SHOWN} of {count_text(len(found))} allocations; --csv DIR writes all")
+    show_table(heads, [_row(each, gpus=gpus) for each in uses[:ROWS_SHOWN]], right=tuple(range(2, 6 + gpus)))
+    if len(uses) > ROWS_SHOWN:
+        say(f"the newest {ROWS_SHOWN} of {count_text(len(uses))} allocations; --csv DIR writes all")
     show("")
 
 

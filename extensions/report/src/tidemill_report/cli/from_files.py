@@ -125,7 +125,7 @@ def _core_hours(args: Namespace) -> CoreHoursReport:
 
     session = store_of(_config(args)).reader()
     try:
-        asked = CoreHoursQuestion(
+        question = CoreHoursQuestion(
             since_us=args.since or 0,
             until_us=args.until or 1 << 62,
             owner=None,
@@ -133,7 +133,7 @@ def _core_hours(args: Namespace) -> CoreHoursReport:
             limit=PAGE_ROWS,
             now_us=clock.now_us(),
         )
-        return core_hours(every(session, asked), campaign=args.campaign)
+        return core_hours(every(session, question), campaign=args.campaign)
     finally:
         session.close()
 
@@ -151,18 +151,18 @@ def _write_core_hours(args: Namespace, used: CoreHoursReport) -> None:
     say(f"months, failures and figures are not shown: they need pyarrow; {install_hint('archive')}")
 
 
-def write_tables(directory: Path, found: Sequence[Sheet]) -> None:
+def write_tables(directory: Path, sheets: Sequence[Sheet]) -> None:
     """Write `NAME.csv` of each table. Raises ConfigError."""
     from tidemill_report.operation.sheet import write_csv
 
-    say(f"wrote {counted_text(len(write_csv(directory, found)), 'file')} into `{directory}`")
+    say(f"wrote {counted_text(len(write_csv(directory, sheets)), 'file')} into `{directory}`")
 
 
-def _as_json(found: Sequence[Sheet], used: CoreHoursReport | None) -> dict[str, object]:
+def _as_json(sheets: Sequence[Sheet], used: CoreHoursReport | None) -> dict[str, object]:
     """The rows of each table, and core-hours as the server's report has them: the same with pyarrow and without."""
     tables: dict[str, object] = {
         each.name: [dict(zip([c.name for c in each.columns], row, strict=True)) for row in each.rows]
-        for each in found
+        for each in sheets
     }
     return tables if used is None else {"core_hours": used, **tables}
 

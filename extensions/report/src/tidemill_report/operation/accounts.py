@@ -12,8 +12,8 @@ from tidemill.harvest.account.delays import Harm
 from tidemill.model.quantities import ratio
 from tidemill_report.operation.failures import FailureKey
 from tidemill_report.operation.jobs import OF_DAY, SUMS, JobSums
-from tidemill_report.operation.machine import HOUR_US, AllocationMonth, BackfillMonth, SiteMonth
 from tidemill_report.operation.sheet import Column, Sheet, Value, count, share, text
+from tidemill_report.operation.site_months import HOUR_US, AllocationMonth, BackfillMonth, SiteMonth
 
 STATES = ("COMPLETED", "PARTIAL", "FAILED", "CANCELED")
 ENDED = frozenset(STATES)

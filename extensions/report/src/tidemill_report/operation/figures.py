@@ -300,9 +300,9 @@ def grants(sheet: Sheet, months: Sequence[str]) -> str:
     )
 
 
-def waits(found: Harm) -> str | None:
+def waits(harm: Harm) -> str | None:
     """Delays of other users' jobs; None where no job was delayed."""
-    shares = [job.share_s for job in found.jobs if job.state != "waiting" and job.share_s > 0]
+    shares = [job.share_s for job in harm.jobs if job.state != "waiting" and job.share_s > 0]
     if not shares:
         return None
     low, high = math.floor(math.log10(min(shares)) * 5), math.floor(math.log10(max(shares)) * 5) + 1
@@ -313,7 +313,7 @@ def waits(found: Harm) -> str | None:
     errors = [math.sqrt(each) for each in values]
     y = Axis(0, ceiling(max(a + b for a, b in zip(values, errors, strict=True))), "Delayed jobs")
     step = Steps("", 2, edges, values, errors, kind="fill")
-    note = f"{len(shares):,} of {found.totals.jobs:,} jobs"
+    note = f"{len(shares):,} of {harm.totals.jobs:,} jobs"
     panel = Panel(_log_axis(edges, "Delay of a regular job because of Tidemill / s"), y, [step], 230)
     return histogram([panel], head="Tidemill", title="delays of other users' jobs", note=note)
 

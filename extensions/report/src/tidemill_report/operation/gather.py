@@ -11,7 +11,8 @@ from tidemill.harvest.account.delays import Harm
 from tidemill_report.operation import accounts, performance, stress
 from tidemill_report.operation.failures import FailureKey, count_failures
 from tidemill_report.operation.jobs import JobSums, TraceFigures
-from tidemill_report.operation.machine import (
+from tidemill_report.operation.sheet import Sheet
+from tidemill_report.operation.site_months import (
     AllocationMonth,
     BackfillMonth,
     SiteMonth,
@@ -25,7 +26,6 @@ from tidemill_report.operation.machine import (
     stays,
     waits,
 )
-from tidemill_report.operation.sheet import Sheet
 from tidemill_report.operation.source import ReportFiles, Window
 
 
@@ -98,10 +98,10 @@ def nothing(source: ReportFiles) -> str:
 
 def traced(source: ReportFiles) -> dict[tuple[str, str], TraceFigures]:
     """The average figures of traced payloads, by site and application, of the version that was reported last."""
-    found = {}
+    result = {}
     for row in sorted(source.rows("traces"), key=lambda row: row["at_us"]):
         figures = TraceFigures(
             row["runs"], row["opens"], row["closes"], max(0, row["ops"] - row["failed"]), row["failed"]
         )
-        found[row["site"], row["app"]] = figures
-    return found
+        result[row["site"], row["app"]] = figures
+    return result

@@ -132,7 +132,7 @@ class JobSums:
 
         nodes = ran["width"]
         ended = pc.subtract(ran["ended_us"], ran["started_us"])
-        found = {
+        result = {
             "nodes": nodes.cast("double"),
             "duration": pc.divide(ended.cast("double"), 1e6),
             "read": pc.divide(ran["read_bytes"].cast("double"), 1e9),
@@ -153,8 +153,8 @@ class JobSums:
                 ("metadata_failed", [each.failed for each in figures]),
             ):
                 per_run = _numbers(values).take(at.combine_chunks() if hasattr(at, "combine_chunks") else at)
-                found[name] = pc.multiply(ran["payloads"].combine_chunks().cast("double"), per_run)
-        return found
+                result[name] = pc.multiply(ran["payloads"].combine_chunks().cast("double"), per_run)
+        return result
 
 
 def spreads(table: Any, keys: Sequence[str], values: Any) -> dict[tuple[str, ...], Spread]:

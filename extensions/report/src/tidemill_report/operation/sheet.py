@@ -69,12 +69,12 @@ def _cell(value: Value) -> Value:
 
 def write_csv(directory: Path, sheets: Sequence[Sheet]) -> list[Path]:
     """Write `NAME.csv` of each sheet; their paths. Raises ConfigError."""
-    found = []
+    result = []
     for sheet in sheets:
         path = _directory(directory) / f"{sheet.name}.csv"
         write_whole(path, csv_text(sheet).encode(), mode=0o644, failure=ConfigError)
-        found.append(path)
-    return found
+        result.append(path)
+    return result
 
 
 def write_parquet(directory: Path, sheets: Sequence[Sheet]) -> list[Path]:
@@ -82,13 +82,13 @@ def write_parquet(directory: Path, sheets: Sequence[Sheet]) -> list[Path]:
     need_pyarrow("Parquet files cannot be written")
     import pyarrow.parquet
 
-    found = []
+    result = []
     for sheet in sheets:
         path, out = _directory(directory) / f"{sheet.name}.parquet", io.BytesIO()
         pyarrow.parquet.write_table(arrow(sheet), out, compression="zstd")
         write_whole(path, out.getvalue(), mode=0o644, failure=ConfigError)
-        found.append(path)
-    return found
+        result.append(path)
+    return result
 
 
 def need_pyarrow(what: str) -> None:

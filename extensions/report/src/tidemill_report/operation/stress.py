@@ -107,17 +107,17 @@ def runs(directories: Sequence[Path]) -> list[StressResult]:
     return sorted(found, key=lambda each: each.id)
 
 
-def sheet(found: Sequence[StressResult]) -> Sheet:
+def sheet(results: Sequence[StressResult]) -> Sheet:
     """All levels of all runs."""
     return Sheet(
-        "stress", "Stress tests", ABOUT, COLUMNS, [_row(run, each) for run in found for each in run.steps]
+        "stress", "Stress tests", ABOUT, COLUMNS, [_row(run, each) for run in results for each in run.steps]
     )
 
 
-def curves(found: Sequence[StressResult]) -> list[tuple[str, str]]:
+def curves(results: Sequence[StressResult]) -> list[tuple[str, str]]:
     """Caption and drawing of each run's events/s against its level, the latest first."""
     drawn = []
-    for run in [each for each in reversed(found) if sum(one.figures is not None for one in each.steps) > 1][
+    for run in [each for each in reversed(results) if sum(one.figures is not None for one in each.steps) > 1][
         :CURVES_MAX
     ]:
         for site in dict.fromkeys(each.step.site for each in run.steps):

@@ -20,29 +20,29 @@ def run(args: Namespace) -> int:
     from tidemill_stress import analysis, compare, store
 
     a, b = store.load(args.a), store.load(args.b)
-    found = compare.compare(analysis.analyse(a), analysis.analyse(b), same_test=a.digest == b.digest)
+    comparison = compare.compare(analysis.analyse(a), analysis.analyse(b), same_test=a.digest == b.digest)
     if args.json:
-        show_json(found)
+        show_json(comparison)
         return 0
     show_table(
         ["STEP", "FIGURE", "A", "B", "B/A", "95 % INTERVAL", "B IS"],
         [
             [each.title, each.quantity, f"{each.a:.4g}", f"{each.b:.4g}", f"{each.ratio.value:.3f}",
              f"{each.ratio.low:.3f} to {each.ratio.high:.3f}", each.verdict]
-            for each in found.rows
+            for each in comparison.rows
         ],
         right=(2, 3, 4),
     )  # fmt: skip
-    for name, only in (("A", found.only_a), ("B", found.only_b)):
+    for name, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         if only:
             hint(f"measured in {name} only: {', '.join(only)}")
-    if not found.same_test:
+    if not comparison.same_test:
         hint("the two runs are of different tests: what differs may be the test")
-    if not found.rows:
+    if not comparison.rows:
         say("the runs have no measured step in common")
     else:
-        what = "the steps that both runs have" if found.only_a or found.only_b else "the runs"
-        say(f"{what} {'differ' if found.differ else 'do not differ'} beyond chance")
+        what = "the steps that both runs have" if comparison.only_a or comparison.only_b else "the runs"
+        say(f"{what} {'differ' if comparison.differ else 'do not differ'} beyond chance")
     return 0
 
 

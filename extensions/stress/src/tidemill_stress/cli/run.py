@@ -82,15 +82,15 @@ def _work(args: Namespace, mode: Mode) -> int:
         raise
     finally:
         signal.signal(signal.SIGTERM, was)
-    found = store.finish(directory, record)
-    _show(args, record, found)
+    analysis = store.finish(directory, record)
+    _show(args, record, analysis)
     say(f"wrote `{directory / store.PAGE}`")
     if record.stopped:
         say(f"error: {record.stopped}")
         if record.steps and any(each.failure for each in record.steps[-1].payloads):
             hint(f"`tidemill errors --campaign {record.steps[-1].campaign}` shows why payloads failed")
         return record.exit_code
-    return _gate(test.gate.worse_percent, before, found) if args.gate else 0
+    return _gate(test.gate.worse_percent, before, analysis) if args.gate else 0
 
 
 def _record(args: Namespace, test: object, mode: Mode, key: str) -> Run:
@@ -103,13 +103,13 @@ def _record(args: Namespace, test: object, mode: Mode, key: str) -> Run:
         now_us = clock.now_us()
         name = f"{test.name}-{clock.utc_text(now_us).replace(':', '').replace('-', '')}"
         return Run(id=name, mode=mode, plan=test, digest=key, version=__version__, started_us=now_us)
-    found = store.load(args.runs / args.resume)
-    if found.digest != key:
+    result = store.load(args.runs / args.resume)
+    if result.digest != key:
         raise ConfigError(
             f"run `{args.resume}` is of another test than `{args.file}`: the file has changed since",
             hint="start a new run, without --resume",
         )
-    return found
+    return result
 
 
 def _baseline(args: Namespace, key: str) -> Path | None:
@@ -139,17 +139,17 @@ def _gate(worse_percent: float, before: Path | None, found: Analysis) -> int:
     return 1 if rows else 0
 
 
-def _show(args: Namespace, record: Run, found: Analysis) -> None:
+def _show(args: Namespace, record: Run, analysis: Analysis) -> None:
     from tidemill_stress import page
 
     if args.json:
-        show_json(found)
+        show_json(analysis)
         return
     show(f"run {record.id}")
     show_table(
-        [each.upper() for each in page.HEADS], [page.row(each) for each in found.steps], right=range(2, 10)
+        [each.upper() for each in page.HEADS], [page.row(each) for each in analysis.steps], right=range(2, 10)
     )
-    for line in page.advice(found):
+    for line in page.advice(analysis):
         show(line)
 
 

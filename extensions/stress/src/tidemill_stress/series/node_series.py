@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tidemill.client import Client
 from tidemill.wire.api import SiteRow
-from tidemill.wire.http import NotFoundError
 from tidemill.wire.monitoring import NodePoint, SampleReply
+from tidemill.wire.server_connection import NotFoundError
 from tidemill_stress.run import Series
 
 ALLOCATIONS_MAX = 500
@@ -69,7 +69,7 @@ class NodeSource:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def look(self, rows: Sequence[SiteRow]) -> None:
+    def observe(self, rows: Sequence[SiteRow]) -> None:
         """Nothing to note: the server holds samples."""
 
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tidemill.errors import SiteError
-from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
+from tidemill.net.http_exchange import ExchangeError, HttpServer, TimeLimit
 from tidemill.wire.api import SiteRow
 from tidemill_stress.plan import GuardPlan, OutsidePlan
 from tidemill_stress.run import Series
@@ -45,7 +45,7 @@ class PrometheusSource:
     def __init__(self, queries: Sequence[OutsidePlan]) -> None:
         self._queries = queries
 
-    def look(self, rows: Sequence[SiteRow]) -> None:
+    def observe(self, rows: Sequence[SiteRow]) -> None:
         """Nothing to note: Prometheus keeps its samples."""
 
     def series(self, site: str, start_s: float, end_s: float) -> list[Series]:

@@ -31,7 +31,7 @@ class SumsSource:
     def __init__(self) -> None:
         self._looks: dict[str, list[SiteSums]] = defaultdict(list)
 
-    def look(self, rows: Sequence[SiteRow]) -> None:
+    def observe(self, rows: Sequence[SiteRow]) -> None:
         """Note what is new."""
         for row in rows:
             looks = self._looks[row.name]
@@ -103,7 +103,7 @@ class SumsGuard:
         self._over: Counter[tuple[str, str]] = Counter()  #: reports by site and area
         self._harm_s: dict[str, float] = defaultdict(float)
 
-    def look(self, rows: Sequence[SiteRow]) -> None:
+    def observe(self, rows: Sequence[SiteRow]) -> None:
         """Add what has changed since the last reading. New sums, of a restarted agent, count from their beginning."""
         for row in rows:
             if row.sums is None or self._site not in ("", row.name):
@@ -170,7 +170,7 @@ class CacheSource:
         self._looked_s = float("-inf")
         self._looks: dict[tuple[str, str], list[CacheLook]] = defaultdict(list)
 
-    def look(self, rows: Sequence[SiteRow]) -> None:
+    def observe(self, rows: Sequence[SiteRow]) -> None:
         """Note the sums of the sites' caches; at most every CACHES_EVERY_S."""
         if clock.monotonic_s() - self._looked_s < CACHES_EVERY_S:
             return
@@ -197,15 +197,15 @@ def cache_series_of(source: str, looks: Sequence[CacheLook], start_s: float, end
     pairs = [
         (old, new) for old, new in _cache_changes(looks) if start_s <= (old.at_s + new.at_s) / 2 <= end_s
     ]
-    found = []
+    result = []
     for figure in CACHE_FIGURES:
         points = [
             ((old.at_s + new.at_s) / 2, max(0, figure.of(new.view) - figure.of(old.view)) / (new.at_s - old.at_s))
             for old, new in pairs
         ]  # fmt: skip
         if any(value for _, value in points):
-            found.append(Series(title=figure.title, unit=figure.unit, source=source, points=points))
-    return found
+            result.append(Series(title=figure.title, unit=figure.unit, source=source, points=points))
+    return result
 
 
 def _cache_changes(looks: Sequence[CacheLook]) -> Iterable[tuple[CacheLook, CacheLook]]:

@@ -12,7 +12,7 @@ import msgspec
 
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import counted_text
-from tidemill_study.accounting.records import PastJob, Remark, Remarks
+from tidemill_study.accounting.past_jobs import PastJob, Remark, Remarks
 from tidemill_study.simulation import sharing, swf
 from tidemill_study.simulation.swf import Raw, Trace
 from tidemill_study.simulation.timeline import BusyNodes, empty_spells, most_busy, overfull_share
@@ -75,7 +75,7 @@ class History:
     def __len__(self) -> int:
         return len(self.submit_s)
 
-    def take(self, jobs: Iterable[PastJob], *, partition: str | None = None) -> None:
+    def add_jobs(self, jobs: Iterable[PastJob], *, partition: str | None = None) -> None:
         """Add jobs, then close the log: what still runs, runs until its last time. Raises ConfigError if none is left.
 
         `partition`: only jobs of this one.

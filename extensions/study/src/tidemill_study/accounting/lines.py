@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from tidemill.errors import ConfigError
-from tidemill_study.accounting.records import Remark, Remarks
+from tidemill_study.accounting.past_jobs import Remark, Remarks
 
 LINE_BYTES_MAX = 1_000_000
 """sacct prints node lists and command lines; nothing that is of use is as long."""
@@ -81,9 +81,9 @@ def gaps(names: Sequence[str], empty: AbstractSet[str]) -> str:
 
 def day_of(name: str) -> date | None:
     """The day of a daily file; None = it is not one."""
-    found = DAILY.match(name)
+    match = DAILY.match(name)
     try:
-        return date.fromisoformat(found[1]) if found else None
+        return date.fromisoformat(match[1]) if match else None
     except ValueError:  # such as 20260231
         return None
 
@@ -114,6 +114,6 @@ def _after(where: str, line: bytes) -> str:
 
 def time_in(line: str) -> str:
     """The time of a line, `2026-11-03 09:12`: of PBS the first, of sacct the earliest; "" = it has none."""
-    if found := re.match(r"(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d)", line):
-        return f"{found[3]}-{found[1]}-{found[2]} {found[4]}"
+    if match := re.match(r"(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d)", line):
+        return f"{match[3]}-{match[1]}-{match[2]} {match[4]}"
     return min(re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d", line), default="").replace("T", " ")

@@ -12,7 +12,7 @@ from tidemill.errors import ConfigError
 from tidemill_study.accounting import pbs, sacct, swf
 from tidemill_study.accounting.history import History
 from tidemill_study.accounting.lines import log_lines
-from tidemill_study.accounting.records import PastJob, Remarks
+from tidemill_study.accounting.past_jobs import PastJob, Remarks
 
 
 class LogKind(StrEnum):
@@ -62,7 +62,7 @@ def history_of(
     history = History(path.name, remarks, kind=kind)
     jobs = jobs_of(path, remarks, kind=kind, zone=zone, header=history.header)
     try:
-        history.take(jobs, partition=partition)
+        history.add_jobs(jobs, partition=partition)
     except sacct.HeaderError as error:
         raise ConfigError(error.message, hint=f"make it by `{sacct.PLAIN_COMMAND}`") from error
     return history

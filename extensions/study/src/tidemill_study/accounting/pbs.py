@@ -17,7 +17,7 @@ import msgspec
 from tidemill.batch.pbs.places import count_cores, count_hosts
 from tidemill.batch.slurm.times import parse_span
 from tidemill.model.number import whole
-from tidemill_study.accounting.records import PastJob, Remark, Remarks
+from tidemill_study.accounting.past_jobs import PastJob, Remark, Remarks
 from tidemill_study.accounting.runs import SeenRuns
 
 RECORD = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;(\w+);([^;]*);(.*)", re.DOTALL)
@@ -67,11 +67,11 @@ class _Log:
             remarks.add(Remark.CUT, number)
             return None
         text = line.rstrip("\r\n")
-        found = RECORD.fullmatch(text)
-        if found is None:
+        match = RECORD.fullmatch(text)
+        if match is None:
             remarks.add(Remark.UNREADABLE, number, f"not a record of PBS: `{line.strip()[:60]}`")
             return None
-        kind, id, attributes = found.groups()
+        kind, id, attributes = match.groups()
         if kind not in JOB_RECORDS:
             remarks.passed[kind] += 1
         is_new = id not in self.running
@@ -98,8 +98,8 @@ class _Log:
                 del self._queued[next(iter(self._queued))]
             self._queued.setdefault(id, (_clock_s(stamp), self._ahead_s))
         elif kind in ("S", "E") and self._queued:
-            known = re.search(r"\bstart=(\d{1,12})\b" if kind == "S" else r"\bend=(\d{1,12})\b", attributes)
-            ahead_s = _clock_s(stamp) - int(known[1]) if known else None
+            match = re.search(r"\bstart=(\d{1,12})\b" if kind == "S" else r"\bend=(\d{1,12})\b", attributes)
+            ahead_s = _clock_s(stamp) - int(match[1]) if match else None
             if ahead_s is not None and abs(ahead_s) < DAY_S:
                 self._ahead_s = round(ahead_s / ZONE_STEP_S) * ZONE_STEP_S
 

@@ -15,7 +15,7 @@ from tidemill.batch.slurm import text
 from tidemill.batch.slurm.times import parse_span
 from tidemill.errors import ConfigError
 from tidemill.model.number import whole
-from tidemill_study.accounting.records import PastJob, Remark, Remarks
+from tidemill_study.accounting.past_jobs import PastJob, Remark, Remarks
 from tidemill_study.accounting.runs import SeenRuns
 
 COLUMNS = (
@@ -96,8 +96,8 @@ class Columns(NamedTuple):
 
 def columns_of(line: str, where: str = "the dump") -> Columns:
     """The columns that a header names. Raises ConfigError when one is missing that nothing can stand in for."""
-    found = re.match(r"\w+(\W+)\w", line)
-    separator = found[1] if found else "|"
+    match = re.match(r"\w+(\W+)\w", line)
+    separator = match[1] if match else "|"
     names = [each.strip().lower() for each in line.rstrip("\r\n").split(separator)]
     trailing = int(len(names) > 1 and not names[-1])
     names = names[: len(names) - trailing]
@@ -127,7 +127,7 @@ def read(
     clock: LogClock,
     *,
     keep: Callable[[int | None], bool] = lambda at_s: True,
-    seen: SeenRuns | None = None,
+    runs: SeenRuns | None = None,
 ) -> Iterator[PastJob]:
     """The jobs of a dump, as they come. Raises ConfigError without a header that names what is needed.
 
@@ -135,14 +135,14 @@ def read(
     dumps that were read before.
     """
     reader: _Rows | None = None
-    seen = SeenRuns() if seen is None else seen
+    runs = SeenRuns() if runs is None else runs
     head = ""
     for number, line in lines:
         if reader is None or (line[:3] == head and is_header(line)):  # dumps that were put together repeat it
             if line.strip():
                 name, own = remarks.file_of(number)
                 where = f"`{name}`, line {own}" if name else f"line {own}"
-                reader, head = _Rows(columns_of(line, where), remarks, clock, (seen, keep)), line[:3]
+                reader, head = _Rows(columns_of(line, where), remarks, clock, (runs, keep)), line[:3]
             continue
         if len(line) < 2:
             continue

@@ -10,7 +10,7 @@ from tidemill.batch.run import CommandResult, LongReplyError, ask
 from tidemill.batch.slurm.text import FIELD
 from tidemill.errors import SiteError
 from tidemill_study.accounting import sacct
-from tidemill_study.accounting.records import PastJob, Remarks
+from tidemill_study.accounting.past_jobs import PastJob, Remarks
 from tidemill_study.accounting.runs import SeenRuns
 
 WINDOW_S = 86_400
@@ -45,7 +45,7 @@ def jobs(
     Without states sacct selects what was eligible before the end of a window and had not ended before its start, so
     that a long job is in many windows: it is taken from the one in which it became eligible, or else from the first.
     """
-    clock, seen = LogClock(UTC), SeenRuns()
+    clock, runs = LogClock(UTC), SeenRuns()
     at_s, length_s = since_s, WINDOW_S
     while at_s < until_s:
         end_s = min(until_s, at_s + length_s)
@@ -72,7 +72,7 @@ def jobs(
             raise reply.error(hint="is there a slurmdbd, and may you read all users' jobs?")
         first, last = at_s if at_s > since_s else None, end_s if end_s < until_s else None
         lines = _numbered(reply.output, remarks)
-        yield from sacct.read(lines, remarks, clock, keep=_within(first, last), seen=seen)
+        yield from sacct.read(lines, remarks, clock, keep=_within(first, last), runs=runs)
         at_s = end_s
         if len(reply.output) < SMALL_BYTES:
             length_s = min(WINDOW_S_MAX, 2 * length_s)

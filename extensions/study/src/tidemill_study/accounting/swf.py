@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tidemill.errors import ConfigError
-from tidemill_study.accounting.records import PastJob, Remark, Remarks
+from tidemill_study.accounting.past_jobs import PastJob, Remark, Remarks
 from tidemill_study.simulation.swf import FIELDS, note_header, parsed
 
 

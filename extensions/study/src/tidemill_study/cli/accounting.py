@@ -13,7 +13,7 @@ from tidemill.errors import ConfigError
 from tidemill.files import write_whole
 
 if TYPE_CHECKING:
-    from tidemill_study.accounting.records import PastJob, Remarks
+    from tidemill_study.accounting.past_jobs import PastJob, Remarks
     from tidemill_study.report.forms import ApelFacts
     from tidemill_study.report.reconcile import OwnAllocation, Reconciliation
 
@@ -99,7 +99,7 @@ def define(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Compare, print, write; 1 if the totals differ by more than 1 %."""
     from tidemill import clock
-    from tidemill_study.accounting.records import Remarks
+    from tidemill_study.accounting.past_jobs import Remarks
     from tidemill_study.report.forms import apel_text, csv_text
     from tidemill_study.report.reconcile import AccountMonth, month_span, own_jobs, plain_id, reconcile
 

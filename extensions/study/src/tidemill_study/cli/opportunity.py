@@ -176,7 +176,7 @@ def past(args: Namespace, zone: tzinfo | None) -> History:
     from tidemill_study.accounting import slurmdbd
     from tidemill_study.accounting.history import History
     from tidemill_study.accounting.log import LogKind, history_of
-    from tidemill_study.accounting.records import Remarks
+    from tidemill_study.accounting.past_jobs import Remarks
 
     if args.log is not None:
         kind = None if args.kind is None else LogKind(args.kind)
@@ -185,9 +185,9 @@ def past(args: Namespace, zone: tzinfo | None) -> History:
     since_s = until_s - 90 * 86400 if args.since is None else args.since // 1_000_000
     if since_s >= until_s:
         raise ConfigError("--since is not before --until")
-    found = History("sacct", Remarks(), kind=LogKind.SACCT)
-    found.take(slurmdbd.jobs(since_s, until_s, found.remarks), partition=args.partition)
-    return found
+    result = History("sacct", Remarks(), kind=LogKind.SACCT)
+    result.add_jobs(slurmdbd.jobs(since_s, until_s, result.remarks), partition=args.partition)
+    return result
 
 
 def print_answers(data: Opportunity) -> None:

@@ -198,7 +198,7 @@ def read(args: Namespace, kind: str) -> Trace:
     """The trace of the command line, a log of this kind. Raises ConfigError."""
     if kind in ("sacct", "pbs"):
         from tidemill_study.accounting.log import LogKind, history_of
-        from tidemill_study.accounting.records import Remark
+        from tidemill_study.accounting.past_jobs import Remark
         from tidemill_study.simulation.swf import NEVER_STARTED
 
         history = history_of(args.trace, kind=LogKind(kind), partition=args.partition)
@@ -241,7 +241,7 @@ def kind_of(path: Path) -> str:
     """What a log is, by its first lines. Raises ConfigError if it cannot be read."""
     from tidemill_study.accounting.lines import log_lines
     from tidemill_study.accounting.log import LogKind, kind_of_file
-    from tidemill_study.accounting.records import Remarks
+    from tidemill_study.accounting.past_jobs import Remarks
     from tidemill_study.simulation.availability import is_sample
 
     kind = kind_of_file(path)
@@ -299,11 +299,11 @@ def study_of(args: Namespace, trace: Trace, *, is_pbs: bool) -> Study:
 
 def notes_of(trace: Trace) -> list[str]:
     """What is to be known of a log, for people."""
-    from tidemill_study.simulation.swf import told
+    from tidemill_study.simulation.swf import skipped_text
 
     lines = [f"{trace.name}: {size_text(len(trace.jobs), trace.nodes)} ({trace.nodes_from})"]
     if trace.skipped:
-        lines.append(f"left out: {told(trace.skipped)}")
+        lines.append(f"left out: {skipped_text(trace.skipped)}")
     if trace.outages:
         hours = sum(end - start for start, end in trace.outages) / 3600
         lines.append(f"left out: {counted_text(len(trace.outages), 'outage')}, {hours:,.0f} h")
@@ -422,26 +422,32 @@ def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None
     show(f"{percent(first.idle_share)} of {counted_text(trace.nodes, 'node')} idle without Tidemill; {seeds}")
 
 
-def print_classes(policy: str, found: Result) -> None:
+def print_classes(policy: str, result: Result) -> None:
     """Waits by class of a policy, and the promise."""
     from tidemill.harvest.account.promise import SENTENCE, PromiseState
 
-    moved = found.wait_change
-    jobs = sum(each.jobs for each in found.by_size)
+    moved = result.wait_change
+    jobs = sum(each.jobs for each in result.by_size)
     total = [
-        *("all", f"{jobs:,}", f"{found.wait_without_s:,.0f} s", f"{found.wait_s:,.0f} s", signed(moved.mean)),
+        *(
+            "all",
+            f"{jobs:,}",
+            f"{result.wait_without_s:,.0f} s",
+            f"{result.wait_s:,.0f} s",
+            signed(moved.mean),
+        ),
         *(
             f"{signed(moved.low)} .. {signed(moved.high)}",
-            *delay_texts(found.delay_s),
-            found.mean_bound.text,
-            found.promise.mean.text,
+            *delay_texts(result.delay_s),
+            result.mean_bound.text,
+            result.promise.mean.text,
         ),
     ]
     groups: tuple[tuple[list[ClassResult], Callable[[ClassResult], str]], ...] = (
-        (found.by_size, nodes_text),
-        (found.by_length, lambda each: f"run {long_text(each)}"),
-        (found.by_limit, lambda each: f"asked for {long_text(each)}"),
-        (found.by_size_and_length, lambda each: f"{nodes_text(each)}, {long_text(each)}"),
+        (result.by_size, nodes_text),
+        (result.by_length, lambda each: f"run {long_text(each)}"),
+        (result.by_limit, lambda each: f"asked for {long_text(each)}"),
+        (result.by_size_and_length, lambda each: f"{nodes_text(each)}, {long_text(each)}"),
     )
     rows = [class_row(text(each), each) for classes, text in groups for each in classes]
     show_table(
@@ -460,13 +466,13 @@ def print_classes(policy: str, found: Result) -> None:
         [total, *rows],
         right=tuple(range(1, 9)),
     )
-    if found.promise.verdict is PromiseState.UNJUDGED:
+    if result.promise.verdict is PromiseState.UNJUDGED:
         show(
             f"{policy}: no verdict: the log does not say when jobs were submitted, so waits cannot be judged"
         )
         return
-    show(f"{policy}: promise {found.promise.verdict.text}; the promise is: {SENTENCE}")
-    if found.delay_s.low is None:
+    show(f"{policy}: promise {result.promise.verdict.text}; the promise is: {SENTENCE}")
+    if result.delay_s.low is None:
         show("one pair of runs gives no 95 % interval, so no verdict: raise --seeds or --replicas")
 
 

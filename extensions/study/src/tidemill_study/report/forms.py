@@ -15,7 +15,7 @@ import msgspec
 from tidemill import clock
 from tidemill.errors import ConfigError
 from tidemill.printable import harmless
-from tidemill_study.accounting.records import PastJob
+from tidemill_study.accounting.past_jobs import PastJob
 from tidemill_study.report.reconcile import Pair, Reconciliation, month_span
 
 HEADER = "APEL-summary-job-message: v0.3"

@@ -183,26 +183,26 @@ def _hours_are(history: History, hours: LogClock) -> str:
 
 
 def _remarks(history: History, machine: Machine, price: Price, study: Study) -> list[str]:
-    found = list(history.remarks.sentences())
+    result = list(history.remarks.sentences())
     if machine.note:
-        found.append(machine.note)
+        result.append(machine.note)
     if machine.outages:
         out_h = sum(end - start for start, end in machine.outages) / HOUR_S
-        found.append(
+        result.append(
             f"left out: {counted_text(len(machine.outages), 'outage')} of the whole machine, {out_h:,.0f} h in all"
         )
     if len(study.jobs) < len(history):
-        found.append(
+        result.append(
             f"{len(study.jobs):,} of {len(history):,} jobs are simulated, the latest: shares, waits and money refer to "
             f"their {study.world.horizon_s / 86400:,.1f} days"
         )
-    found += too_little(study)
+    result += too_little(study)
     if price.cores_per_node is not None and (parts := history.part_nodes(price.cores_per_node)):
-        found.append(
+        result.append(
             f"{parts:,} jobs had only a part of their nodes' cores; they count as whole nodes: more may be idle than "
             "this report says"
         )
-    return found
+    return result
 
 
 def _parameters(study: Study, results: Mapping[float, object]) -> dict[str, float | int | str | None]:

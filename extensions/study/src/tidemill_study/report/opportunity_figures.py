@@ -21,13 +21,13 @@ WEEK = (
 )
 
 
-def harvested(found: Sequence[Harvestable]) -> str:
+def harvested(results: Sequence[Harvestable]) -> str:
     """The harvestable share of the idle time by length of events, each policy with its 95 % interval."""
-    lengths = sorted({each.event_s for each in found})
-    chosen = list(dict.fromkeys(each.policy for each in found))
+    lengths = sorted({each.event_s for each in results})
+    chosen = list(dict.fromkeys(each.policy for each in results))
     series = []
     for k, policy in enumerate(chosen):
-        mine = {each.event_s: each for each in found if each.policy == policy}
+        mine = {each.event_s: each for each in results if each.policy == policy}
         series.append(
             Points(
                 policy,
@@ -40,7 +40,7 @@ def harvested(found: Sequence[Harvestable]) -> str:
                 ],
             )
         )
-    top = max([each.useful_high or each.useful or 0.0 for each in found], default=0.0)
+    top = max([each.useful_high or each.useful or 0.0 for each in results], default=0.0)
     y = Axis(0, 1.05 if top <= 1 else ceiling(top), "Harvestable share", is_share=True)
     panel = Panel(_categories([span(each) for each in lengths], "Length of an event"), y, series, 250)
     return histogram(
@@ -52,13 +52,13 @@ def harvested(found: Sequence[Harvestable]) -> str:
     )
 
 
-def waits(found: Sequence[Harvestable]) -> str | None:
+def waits(results: Sequence[Harvestable]) -> str | None:
     """The relative change of other users' mean waits by size of their jobs; None where no waits were compared.
 
     For the shortest events: the length hardly matters to other users.
     """
-    shortest = min((each.event_s for each in found), default=0.0)
-    shown = [each for each in found if each.event_s == shortest and each.by_size]
+    shortest = min((each.event_s for each in results), default=0.0)
+    shown = [each for each in results if each.event_s == shortest and each.by_size]
     if not shown:
         return None
     sizes = [(each.nodes_min, each.nodes) for each in shown[0].by_size]

@@ -21,19 +21,19 @@ SHORT_S = 900
 
 def answers(data: Opportunity) -> list[tuple[str, str]]:
     """Questions of a centre and their answers, one or two sentences each."""
-    found = [("How much is idle?", _idle_answer(data)), ("In which holes?", _holes_answer(data))]
+    result = [("How much is idle?", _idle_answer(data)), ("In which holes?", _holes_answer(data))]
     best = data.found[0].policy
     chosen = [each for each in data.found if each.policy == best]
-    found.append(("How much of it could be harvested?", " ".join(_harvest(each) for each in chosen)))
-    found.append(("What is that worth?", _money_answer(data, chosen)))
-    found.append(
+    result.append(("How much of it could be harvested?", " ".join(_harvest(each) for each in chosen)))
+    result.append(("What is that worth?", _money_answer(data, chosen)))
+    result.append(
         (
             "What would it cost other users?",
             " ".join(_harm(each, len(chosen) > 1) + _promise(each) for each in chosen),
         )
     )
-    found.append(("How certain is this?", _certainty(data)))
-    return found
+    result.append(("How certain is this?", _certainty(data)))
+    return result
 
 
 def _idle_answer(data: Opportunity) -> str:

@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from tidemill.batch.names import is_allocation_name
-from tidemill_study.accounting.records import PastJob
+from tidemill_study.accounting.past_jobs import PastJob
 
 HOUR_S = 3600.0
 AGREE_SHARE = 0.01
@@ -132,14 +132,14 @@ def own_jobs(
     `ids` are plain ones.
     """
     first_s, last_s = span
-    found = []
+    result = []
     for job in jobs:
         if job.start_s is None or job.start_s >= last_s or (job.end_s is not None and job.end_s <= first_s):
             continue
         is_users = user is not None and job.user == user
         if plain_id(job.id) in ids or is_allocation_name(job.name) or is_users:
-            found.append(job)
-    return found
+            result.append(job)
+    return result
 
 
 def reconcile(

@@ -172,7 +172,7 @@ class SimulatedMachine:
                 self._main_pass()
                 self._arm(is_news=is_news)
             if self.next_poll_s <= at:
-                self._look()
+                self._glance()
             if self.next_cycle_s <= at:
                 self._cycle()
         self._finish()
@@ -229,7 +229,7 @@ class SimulatedMachine:
                 return min(after(now_s, world.cycle_s, self.cycle_phase_s + each) for each in offsets)
         return after(now_s, pause_s, self.poll_phase_s)
 
-    def _look(self) -> None:
+    def _glance(self) -> None:
         """A glance that shows a change, and the poll that it may cause; or a poll at its own time."""
         now, tally = self.now_s, self.tally
         if self.policy is not Policy.YIELD:
@@ -412,7 +412,7 @@ class SimulatedMachine:
         ends.sort()
         profile.release(ends)
         for outage in self._known_outages():
-            profile.take(outage.width, max(self.now_s, outage.start_s), outage.end_s)
+            profile.reserve(outage.width, max(self.now_s, outage.start_s), outage.end_s)
         starts = play(profile, self.queue, 1).starts
         if starts:
             gone = {id(job) for job in starts}
@@ -423,7 +423,7 @@ class SimulatedMachine:
             fitting = min(self.idle, room(profile, cohort.ends_s)) // cohort.width
             count = min(cohort.count, fitting)
             if count > 0:
-                profile.take(count * cohort.width, self.now_s, self.now_s + cohort.ends_s)
+                profile.reserve(count * cohort.width, self.now_s, self.now_s + cohort.ends_s)
                 self._start_ours(cohort, count)
                 starts = starts or self.queue[:0] or [WAITING_NONE]
         if starts:

@@ -80,7 +80,7 @@ def read(path: Path, *, nodes: int | None = None) -> Trace:
     records = list(records_of(path, header, skipped))
     if not records:
         raise ConfigError(
-            f"`{path}` has no job that can be replayed ({told(skipped) or 'no record at all'})",
+            f"`{path}` has no job that can be replayed ({skipped_text(skipped) or 'no record at all'})",
             hint="a trace has one line of 18 numbers for each job (Standard Workload Format)",
         )
     per_node = processors_per_node(header)
@@ -249,7 +249,7 @@ def overfull_note(share: float) -> str:
     )
 
 
-def told(skipped: dict[str, int]) -> str:
+def skipped_text(skipped: dict[str, int]) -> str:
     """What was skipped, in words."""
     found = [
         (count, *SKIPPED.get(reason, ("record", f"with {reason}")))

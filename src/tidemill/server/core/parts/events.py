@@ -159,7 +159,9 @@ def _take_back(work: UnitOfWork, job: StoredJob, todo: IntervalSet) -> None:
             continue
         mine = IntervalSet(piece for piece in todo.within(lease.first, lease.end))
         if lease.state == ACTIVE:
-            held = ending.take(work, job, lease, list(mine), emptied=(RELEASED, "its events were canceled"))
+            held = ending.remove_events(
+                work, job, lease, list(mine), emptied=(RELEASED, "its events were canceled")
+            )
             mine = IntervalSet(held)
             if held and lease.state == ACTIVE:
                 work.returned(lease).add_all(mine)

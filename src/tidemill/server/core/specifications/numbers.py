@@ -18,16 +18,16 @@ def spec_digest(owner: str, digest: bytes) -> bytes:
 
 def kind_number(work: UnitOfWork, key: KindKey) -> int:
     """The number of a kind, which is stored if it is new."""
-    found = work.memory.kind_ids.get(key)
-    if found is None:
+    result = work.memory.kind_ids.get(key)
+    if result is None:
         words = dict(zip(KIND_COLUMNS, key, strict=True))
-        found = value(work.session, "kind_by_key", **words)  # one without open jobs is not in memory
-        if found is not None:
-            work.memory.find_kinds(work.session, [found])
+        result = value(work.session, "kind_by_key", **words)  # one without open jobs is not in memory
+        if result is not None:
+            work.memory.find_kinds(work.session, [result])
         else:
-            found = int(value(work.session, "insert_kind", **words))
-            work.memory.add_kind(StoredKind(found, *key).kind)
-    return found
+            result = int(value(work.session, "insert_kind", **words))
+            work.memory.add_kind(StoredKind(result, *key).kind)
+    return result
 
 
 class SpecNumbers:
@@ -43,19 +43,19 @@ class SpecNumbers:
         when it goes."""
         memory, session = self._work.memory, self._work.session
         mark = spec_digest(owner, digest)
-        found = memory.spec_ids.get(mark)
-        if found is not None:
-            return found
+        result = memory.spec_ids.get(mark)
+        if result is not None:
+            return result
         stored = value(session, "spec_by_hash", hash=mark)
         if len(memory.spec_ids) >= SPEC_IDS_MAX:
             memory.spec_ids.clear()
         if stored is not None:
-            found = memory.spec_ids[mark] = int(stored)
-            return found
+            result = memory.spec_ids[mark] = int(stored)
+            return result
         if self._next is None:
             self._next = take_numbers(session, "next_spec", self._most)
-        found = self._next
+        result = self._next
         self._next += 1
-        self.fresh.append((found, mark, body))
-        memory.add_spec(mark, found)
-        return found
+        self.fresh.append((result, mark, body))
+        memory.add_spec(mark, result)
+        return result

@@ -57,11 +57,11 @@ class _Walk:
 
     def fresh(self, specs: Iterable[int]) -> list[int]:
         """Those that have not been judged since the walk last came to its end."""
-        found = sorted(set(specs) - self.judged)
-        if len(self.judged) + len(found) > JUDGED:
+        result = sorted(set(specs) - self.judged)
+        if len(self.judged) + len(result) > JUDGED:
             self.judged.clear()
-        self.judged.update(found)
-        return found
+        self.judged.update(result)
+        return result
 
 
 class Shortening:

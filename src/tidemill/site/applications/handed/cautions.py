@@ -141,13 +141,13 @@ def _of_environment(app: Application) -> Iterator[str]:
 
 def _of_setup(app: Application) -> Iterator[str]:
     for line in app.setup:
-        found = _ASSIGNMENT.fullmatch(line)
-        if found is None:
+        match = _ASSIGNMENT.fullmatch(line)
+        if match is None:
             continue
-        value = found["plain"] if found["double"] is None else found["double"]
+        value = match["plain"] if match["double"] is None else match["double"]
         if "$(" not in value:
-            absolute = (*_ABSOLUTE, "~") if found["double"] is None else _ABSOLUTE
-            yield from _of_search_path(f"`setup`: `{found['name']}`", found["name"], value, absolute)
+            absolute = (*_ABSOLUTE, "~") if match["double"] is None else _ABSOLUTE
+            yield from _of_search_path(f"`setup`: `{match['name']}`", match["name"], value, absolute)
 
 
 def _of_search_path(what: str, name: str, value: str, absolute: tuple[str, ...] = _ABSOLUTE) -> Iterator[str]:

@@ -119,16 +119,16 @@ def _python(program: str, words: list[str]) -> ApprovedCommand:
             at += word == "--check-hash-based-pycs"
             continue
         letters = word.partition("{")[0]
-        found = re.search(r"[cmWX]", letters)
-        isolated = isolated or any(each in letters[: found.start() if found else None] for each in "IP")
-        if found is None:
+        match = re.search(r"[cmWX]", letters)
+        isolated = isolated or any(each in letters[: match.start() if match else None] for each in "IP")
+        if match is None:
             continue
-        if found[0] == "c":
-            return ApprovedCommand(program, code=word[: found.end()])
-        value = word[found.end() :] or (words[at] if at < len(words) else "")
-        if found[0] == "m":
+        if match[0] == "c":
+            return ApprovedCommand(program, code=word[: match.end()])
+        value = word[match.end() :] or (words[at] if at < len(words) else "")
+        if match[0] == "m":
             return ApprovedCommand(program, module=value, isolated=isolated)
-        at += not word[found.end() :]
+        at += not word[match.end() :]
     return ApprovedCommand(program, runs=words[at] if at < len(words) else None)
 
 
@@ -136,7 +136,7 @@ def _makefile(words: list[str]) -> str | None:
     for at, word in enumerate(words):
         if _MAKEFILE.fullmatch(word):
             return words[at + 1] if at + 1 < len(words) else None
-        found = _MAKEFILE_IN_WORD.fullmatch(word)
-        if found is not None:
-            return found[1]
+        match = _MAKEFILE_IN_WORD.fullmatch(word)
+        if match is not None:
+            return match[1]
     return None

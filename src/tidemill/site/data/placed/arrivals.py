@@ -29,7 +29,7 @@ from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery
 from tidemill.site.data.placed.manifests import ARRIVED
-from tidemill.site.state import site_state as s
+from tidemill.site.state import site_state
 from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.api import DoneReport, OutputRow, Report
 from tidemill.wire.node import Done, Record
@@ -64,14 +64,14 @@ def unacknowledged(reports: Iterable[Report]) -> Mapping[int, IntervalSet]:
 
 
 def batch(
-    job: s.SiteJob, outputs: Sequence[Output], *, but: IntervalSet, bytes_max: int
-) -> tuple[list[s.KeptPart], bool]:
+    job: site_state.SiteJob, outputs: Sequence[Output], *, but: IntervalSet, bytes_max: int
+) -> tuple[list[site_state.KeptPart], bool]:
     """The parts of a job that come next, in event order, and whether more wait. `but`: events that are left out;
     `bytes_max`: of all outputs of the job, a larger one is not delivered at all. Pure."""
     names = {each.name for each in outputs}
     most = max(BATCH_FILES, len(job.arrived) // BATCH_SHARE)
     size = files = all_bytes = 0
-    fresh: list[s.KeptPart] = []
+    fresh: list[site_state.KeptPart] = []
     for part in job.parts:
         all_bytes += sum(ref.length for ref in part.outputs)
         first, end = part.first, part.first + part.count
@@ -129,7 +129,7 @@ class Arrivals:
                     job.id, at_once=True
                 )  # an agent that runs for seconds only, from cron, has no later
 
-    def heard(self, records: Iterable[Record]) -> None:
+    def on_records(self, records: Iterable[Record]) -> None:
         """Records were taken into the site's log: outputs of these events may come."""
         for record in records:
             if isinstance(record, Done) and record.outputs:
@@ -189,7 +189,7 @@ class Arrivals:
         job = self._log.pool.state.jobs.get(job_id)
         if job_id in self._waiting or job_id in self._late or job is None:
             return
-        if job.spec.events > 1 and job_id < s.STEP_BASE and self._outputs(job) != []:
+        if job.spec.events > 1 and job_id < site_state.STEP_BASE and self._outputs(job) != []:
             first_s = self._every_s / FIRST  # nodes keep results for some seconds before they are known here
             pause = pause_s(self._every_s, len(job.arrived)) if job.arrived else first_s
             self._again(job_id, Coming(0.0), 0.0 if at_once else pause)
@@ -198,7 +198,7 @@ class Arrivals:
             self._late.clear()
         self._late.add(job_id)
 
-    def _outputs(self, job: s.SiteJob) -> list[Output] | None:
+    def _outputs(self, job: site_state.SiteJob) -> list[Output] | None:
         """The outputs of a job that come early; None = not known now."""
         try:
             outputs = job.spec.outputs or self._preparer.outputs(job.spec)
@@ -239,7 +239,7 @@ class Arrivals:
             future=self._executor.submit(self._deliverer.arrive, delivery, canceled),
         )  # fmt: skip
 
-    def _rest(self, job: s.SiteJob, waiting: Coming, *, is_awaited: bool) -> None:
+    def _rest(self, job: site_state.SiteJob, waiting: Coming, *, is_awaited: bool) -> None:
         """Nothing can come now. `is_awaited`: the server has not answered for some of it."""
         if is_awaited:
             self._again(job.id, waiting, self._every_s)
@@ -248,7 +248,7 @@ class Arrivals:
         else:
             self._again(job.id, waiting, pause_s(self._every_s, len(job.arrived)))
 
-    def _delivery(self, job: s.SiteJob, parts: list[s.KeptPart]) -> OutputDelivery:
+    def _delivery(self, job: site_state.SiteJob, parts: list[site_state.KeptPart]) -> OutputDelivery:
         return OutputDelivery(
             job=job.id,
             campaign=job.campaign,
@@ -277,7 +277,7 @@ class Arrivals:
             else:
                 self._failed(job, waiting, error)
             return True
-        self._log.apply(s.OutputsArrived(job=it.job, events=it.events, outputs=outputs))
+        self._log.apply(site_state.OutputsArrived(job=it.job, events=it.events, outputs=outputs))
         _log.info("outputs.arrived", job=it.job, events=len(IntervalSet.parse(it.events)))
         if job is None:  # should it come back, it is examined as a new one
             del self._waiting[it.job]
@@ -289,7 +289,7 @@ class Arrivals:
         self._again(job.id, waiting, pause)
         return True
 
-    def _failed(self, job: s.SiteJob, waiting: Coming, error: TidemillError) -> None:
+    def _failed(self, job: site_state.SiteJob, waiting: Coming, error: TidemillError) -> None:
         if isinstance(error, DamagedError):
             waiting.skip.add(error.first, error.first + error.count)
         else:

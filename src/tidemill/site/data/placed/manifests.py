@@ -70,11 +70,11 @@ def read_manifest(path: Path) -> JobManifest | None:
     if content is None:
         return None
     try:
-        found = msgspec.json.decode(content, type=JobManifest)
-        IntervalSet.parse(found.done)
+        result = msgspec.json.decode(content, type=JobManifest)
+        IntervalSet.parse(result.done)
     except UNDECODABLE:
         return None
-    return found
+    return result
 
 
 class Listing:

@@ -21,7 +21,15 @@ from tidemill import clock
 from tidemill.config.keys import addresses, refuse_password
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
 from tidemill.net.addresses import is_loopback
-from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, tcp, unix
+from tidemill.net.http_exchange import (
+    PIECE_BYTES,
+    ExchangeError,
+    HttpAnswer,
+    HttpServer,
+    TimeLimit,
+    tcp,
+    unix,
+)
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.transports import kind_of

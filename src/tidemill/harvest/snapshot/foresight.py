@@ -13,10 +13,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tidemill.harvest.machine.placement import Layout
-from tidemill.harvest.machine.pools import Pool
 from tidemill.harvest.plan.profile import ahead, play
 from tidemill.harvest.plan.situation import Outage
+from tidemill.harvest.snapshot.placement import Layout
+from tidemill.harvest.snapshot.pools import Pool
 from tidemill.model.machine import Queued
 
 

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.harvest.machine.charges import NodeKind, charge
-from tidemill.harvest.machine.holdings import gather, matched
-from tidemill.harvest.machine.named import HOST, NamedHosts
-from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
-from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
 from tidemill.harvest.plan.waves import Binding, nodes_for, work_s
+from tidemill.harvest.snapshot.charges import NodeKind, charge
+from tidemill.harvest.snapshot.holdings import gather, matched
+from tidemill.harvest.snapshot.named import HOST, NamedHosts
+from tidemill.harvest.snapshot.occupancy import FAR_S, Occupancy, occupancy
+from tidemill.harvest.snapshot.windows import GUARD_S, Request, free_until, partitions, stairs
 from tidemill.model.devices import GPU
 from tidemill.model.machine import Node, NodeState, Snapshot
 
@@ -187,21 +187,21 @@ class _Group:
         """Nodes that a regular job could have now were we not here."""
         return self.idle + self.ending + self.held
 
-    def count(self, taken: Occupancy, ending: frozenset[str]) -> None:
+    def count(self, occupancy: Occupancy, ending: frozenset[str]) -> None:
         """Sort each node into idle, `ending` or busy, and count what closes it later. A reservation that is open keeps
         a node busy until its end."""
         for node in self.nodes:
-            name, end_s = node.name, taken.ends_s.get(node.name, 0.0)
-            outages = taken.outages.get(name, ())
-            if outages and outages[0][0] <= taken.now_s:
+            name, end_s = node.name, occupancy.ends_s.get(node.name, 0.0)
+            outages = occupancy.outages.get(name, ())
+            if outages and outages[0][0] <= occupancy.now_s:
                 end_s = max(end_s, outages[0][1])
-            if name in taken.ours:
+            if name in occupancy.ours:
                 pass
             elif end_s:
                 self.busy[end_s] += 1
             elif node.state in (NodeState.ENDING, NodeState.WAKING):
-                self.busy[taken.now_s + taken.slack_s] += 1
-            elif _takes_jobs(node, taken):
+                self.busy[occupancy.now_s + occupancy.slack_s] += 1
+            elif _takes_jobs(node, occupancy):
                 self.ending += name in ending
                 self.idle += name not in ending
             else:
@@ -211,14 +211,14 @@ class _Group:
                     self.outages[(max(since, end_s), until)] += 1
 
 
-def _takes_jobs(node: Node, taken: Occupancy) -> bool:
+def _takes_jobs(node: Node, occupancy: Occupancy) -> bool:
     """Whether a node takes a job now, if none holds it."""
     if node.state in (NodeState.ENDING, NodeState.WAKING):
         return False
-    return node.state in (NodeState.IDLE, NodeState.SLEEPING) or node.name in taken.opened
+    return node.state in (NodeState.IDLE, NodeState.SLEEPING) or node.name in occupancy.opened
 
 
-def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
+def _group(snapshot: Snapshot, terms: Terms, occupancy: Occupancy) -> list[_Group]:
     ours = {each.name for each in partitions(snapshot, terms.partition)}
     wishes = [job for job in snapshot.queued if job.eligible and not job.ours]
     told_partitions = ours.union(*{job.partitions for job in wishes})
@@ -245,11 +245,11 @@ def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
             fits = wanted <= set(node.features) and (not ours or not ours.isdisjoint(node.partitions))
             kinds[raw] = (kind, fits)
         kind, fits = kinds[raw]
-        is_usable = node.name in taken.ours or (
+        is_usable = node.name in occupancy.ours or (
             fits
             and node.name not in terms.exclude
             and (node.state is not NodeState.SLEEPING or terms.wake_nodes)
-            and (not terms.reservation or node.name in taken.opened)
+            and (not terms.reservation or node.name in occupancy.opened)
         )
         key = (kind, node.devices, is_usable)
         group = groups.get(key)
@@ -263,7 +263,7 @@ def _with_named(
     groups: Sequence[_Group],
     snapshot: Snapshot,
     terms: Terms,
-    taken: Occupancy,
+    occupancy: Occupancy,
     placed: Sequence[Held],
 ) -> list[_Group]:
     """The groups, each parted into the nodes that jobs name and could have now without Tidemill, and the others.
@@ -272,17 +272,19 @@ def _with_named(
     jobs, so there a number is enough. Each has one job: others that name it wait for that one. A job that could not
     have its host now counts nowhere, as no other node helps it.
     """
-    hosts = NamedHosts(snapshot, taken, reservation=terms.reservation, left_out=terms.left_out)
+    hosts = NamedHosts(snapshot, occupancy, reservation=terms.reservation, left_out=terms.left_out)
     if not hosts:
         return list(groups)
     widths = {name: each.width for each in placed for name in each.nodes}
     places = {job.id: place for place, job in enumerate(snapshot.queued)}
     later = widths.keys() | terms.ending
-    found = []
+    result = []
     for group in groups:
         named: dict[str, Waiting] = {}
         for node in group.nodes if group.is_usable else ():
-            is_free = node.name in widths or (node.name not in taken.ends_s and _takes_jobs(node, taken))
+            is_free = node.name in widths or (
+                node.name not in occupancy.ends_s and _takes_jobs(node, occupancy)
+            )
             job = hosts.first_start(node, group.kind) if is_free else None
             if job is not None:
                 named[node.name] = msgspec.structs.replace(job, width=widths.get(node.name, 1))
@@ -293,10 +295,10 @@ def _with_named(
             # Those on idle nodes first, so that idle nodes count for the jobs that name these.
             order = sorted(named.items(), key=lambda item: (item[0] in later, places[item[1].id]))
             part.named = [job for _, job in order]
-            found.append(part)
+            result.append(part)
         if group.nodes:
-            found.append(group)
-    return found
+            result.append(group)
+    return result
 
 
 _MEMORY_COLUMN = 4
@@ -354,10 +356,10 @@ def _place(placed: Sequence[Held], usable: Sequence[_Group]) -> None:
             home.ours.append(each)
 
 
-def _lend_unknown(groups: Iterable[_Group], taken: Occupancy) -> None:
+def _lend_unknown(groups: Iterable[_Group], occupancy: Occupancy) -> None:
     """Give ends to busy nodes of jobs whose nodes are hidden, the earliest ends first: the doubt is for others."""
     groups = list(groups)
-    for end_s, width, partition in sorted(taken.elsewhere):
+    for end_s, width, partition in sorted(occupancy.elsewhere):
         left = width
         for group in groups:
             if partition and partition not in group.kind.partitions:
@@ -377,7 +379,7 @@ def _lend_unknown(groups: Iterable[_Group], taken: Occupancy) -> None:
 
 
 def _windows(
-    snapshot: Snapshot, groups: Iterable[_Group], terms: Terms, taken: Occupancy
+    snapshot: Snapshot, groups: Iterable[_Group], terms: Terms, occupancy: Occupancy
 ) -> dict[int, list[tuple[int, float]]]:
     """The staircase of each group by the scheduler's plan, empty if that is not known; without a guard if it only
     corrects Tidemill's own plan."""
@@ -395,13 +397,13 @@ def _windows(
         planned_only=not blind,
     )
     free = free_until(snapshot, request)
-    found = {}
+    result = {}
     for group in groups:
         names = [node.name for node in group.nodes if node.name in free]
-        mine = [free[name] for name in names if not terms.reservation or name in taken.opened]
+        mine = [free[name] for name in names if not terms.reservation or name in occupancy.opened]
         steps = stairs(mine, at_s=snapshot.at_s, guard_s=guard_s)
-        found[id(group)] = [(step.nodes, step.seconds) for step in steps]
-    return found
+        result[id(group)] = [(step.nodes, step.seconds) for step in steps]
+    return result
 
 
 def _pool(
@@ -452,7 +454,7 @@ def _bounded(
     nodes, allocations = sum(each.nodes for each in used), sum(each.allocations for each in used)
     shares = _Shares.of(pools, used, limits, on_gpus)
     replace = msgspec.structs.replace
-    found = []
+    result = []
     for pool, own in zip(pools, used, strict=True):
         mine = [each for each in chosen if each.name in pool.partitions]
         is_up = not mine or any(each.is_up for each in mine)
@@ -472,8 +474,8 @@ def _bounded(
         left = shares.backlog(pool, own, limits, holds_all=holds_all)
         situation = replace(pool.situation, limits=bounds, backlog=left)
         missing = shares.equipped_missing if pool.has_gpus else 0
-        found.append(replace(pool, situation=situation, gpu_nodes=missing))
-    return found
+        result.append(replace(pool, situation=situation, gpu_nodes=missing))
+    return result
 
 
 class _Used(NamedTuple):

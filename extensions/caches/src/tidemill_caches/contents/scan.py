@@ -253,13 +253,13 @@ class ContentsSummary(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
-def summary(found: Iterable[DatasetContents], *, count_max: int) -> ContentsSummary:
+def summary(datasets: Iterable[DatasetContents], *, count_max: int) -> ContentsSummary:
     """Sums over all datasets, and the `count_max` largest; of the others nothing is kept."""
     begun_s = clock.monotonic_s()
     total = DatasetContents(dataset="")
     kept: list[tuple[int, int, DatasetContents]] = []
     count = 0
-    for count, each in enumerate(found, 1):
+    for count, each in enumerate(datasets, 1):
         total.join(each)
         item = (each.held_bytes, -count, each)
         if len(kept) < count_max:

@@ -31,18 +31,28 @@ OUTCOMES = STAY_OUTCOMES
 THERE, CURED, UNCURED, UNFINISHED, HOME = range(5)
 
 
-def admit(work: UnitOfWork, job: StoredJob, found: Admission) -> None:
+def admit(work: UnitOfWork, job: StoredJob, admission: Admission) -> None:
     """The job is in a ward from now on. What its sites have leased goes on there."""
     if job.ward:
         _end(work, job, UNCURED)
-    ward = work.memory.wards[found.ward]
-    job.ward, job.told = found.ward, 0
+    ward = work.memory.wards[admission.ward]
+    job.ward, job.told = admission.ward, 0
     job.moves += 1
     if not job.home:
         job.place = job.berth
-    row = (job.id, job.moves, found.ward, ward.cure.text, clean(found.why), work.now_us, THERE, 0, None)
+    row = (
+        job.id,
+        job.moves,
+        admission.ward,
+        ward.cure.text,
+        clean(admission.why),
+        work.now_us,
+        THERE,
+        0,
+        None,
+    )
     work.upserts["insert_stays"][job.id, job.moves] = row
-    work.tally(f"ward/{found.ward}/{THERE}", 1)
+    work.tally(f"ward/{admission.ward}/{THERE}", 1)
     work.touch(job)
 
 

@@ -17,17 +17,17 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.account.ledger import STOP_AT, Bounds, Ledger, balance
-from tidemill.harvest.machine.counting import count_nodes, for_gpus, held_nodes
-from tidemill.harvest.machine.foresight import foreseen
-from tidemill.harvest.machine.neighbours import also_waiting
-from tidemill.harvest.machine.placement import layout_of
-from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
-from tidemill.harvest.machine.windows import partitions
 from tidemill.harvest.plan.headroom import Headrooms
 from tidemill.harvest.plan.ours import Held
 from tidemill.harvest.plan.patience import Patience
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Limits
+from tidemill.harvest.snapshot.counting import count_nodes, for_gpus, held_nodes
+from tidemill.harvest.snapshot.foresight import foreseen
+from tidemill.harvest.snapshot.neighbours import also_waiting
+from tidemill.harvest.snapshot.placement import layout_of
+from tidemill.harvest.snapshot.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.snapshot.windows import partitions
 from tidemill.log import Log
 from tidemill.model.devices import GPU
 from tidemill.model.figures.awaited import NodeCounts
@@ -100,11 +100,11 @@ class SiteMachine:
             )
         self.launcher = find_launcher(config)  #: of payloads that span nodes; empty = there is none
 
-    def take(self, snapshot: Snapshot) -> None:
+    def apply_snapshot(self, snapshot: Snapshot) -> None:
         """Take a new snapshot."""
         self.shape = self._read(snapshot)
 
-    def heard(self, records: Iterable[Record]) -> None:
+    def on_records(self, records: Iterable[Record]) -> None:
         """Take what pilots say of the memory that their allocations have: `shape` follows."""
         started = [each for each in records if type(each) is Started and each.memory_mb > 0]
         if not started:
@@ -217,7 +217,7 @@ class SiteMachine:
         self.size = planning.size_of(work, limits, [decision for _, decision in decided])
         if policy is Policy.YIELD:
             running = {job.id: job for job in snapshot.running if not job.ours}
-            self.headrooms.keep([pool.name for pool in pools])
+            self.headrooms.retain([pool.name for pool in pools])
             for pool, decision in decided:
                 self.headrooms.learn(pool.name, pool.situation, decision, present=present(pool, running))
         by_name, ours = {node.name: node for node in self.snapshot.nodes}, held_nodes(self.snapshot)
@@ -239,7 +239,9 @@ class SiteMachine:
             counts = for_gpus(counts) if work.on_gpus is not None and pool.has_gpus else counts
             plans.append(msgspec.structs.replace(plan, decision=decision, nodes=counts))
         seen = self.snapshot
-        for job in self.patience.look(seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s):
+        for job in self.patience.on_poll(
+            seen.at_s, ready, cycle_s=limits.cycle_s, iteration_s=seen.iteration_s
+        ):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
 

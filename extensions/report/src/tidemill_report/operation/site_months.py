@@ -88,7 +88,7 @@ def allocations(source: ReportFiles) -> dict[SiteMonth, AllocationMonth]:
 def cache_months(source: ReportFiles) -> list[dict[str, Any]]:
     """What caches did in each month: differences of their sums, which begin anew where `since_us` is another."""
     before: dict[tuple[str, str], dict[str, Any]] = {}
-    found = []
+    result = []
     for row in sorted(source.rows("caches"), key=lambda row: row["at_us"]):
         last = before.get((row["site"], row["name"]))
         before[row["site"], row["name"]] = row
@@ -97,8 +97,8 @@ def cache_months(source: ReportFiles) -> list[dict[str, Any]]:
             goes_on = last is not None and last["since_us"] == row["since_us"] and last[name] <= row[name]
             made[name] = row[name] - last[name] if goes_on and last is not None else row[name]
         if source.window.has(row["at_us"]):
-            found.append(made)
-    return found
+            result.append(made)
+    return result
 
 
 def staging(source: ReportFiles) -> dict[tuple[str, int, str], list[int]]:
@@ -174,11 +174,11 @@ def stays(source: ReportFiles) -> dict[tuple[str, str, str], dict[str, float]]:
 def waits(directories: Sequence[Path], source: ReportFiles) -> list[tuple[Path, Harm]]:
     """What each site's broker wrote of regular jobs (`SITE/harvest`), of those that started in the window."""
     window = source.window
-    found = []
+    result = []
     for directory in directories:
         records, unreadable = read_records(
             directory, None if window.since_us is None else window.since_us / 1e6
         )
         inside: Iterable[Any] = (each for each in records if window.has(int(each.at_s * 1e6)))
-        found.append((directory, harm(inside, unreadable=unreadable)))
-    return found
+        result.append((directory, harm(inside, unreadable=unreadable)))
+    return result

@@ -110,7 +110,7 @@ class Records:
             return None
         status, why, host = [*text.split(), "", "", ""][:3]
         nodes = (host,) if host else ()
-        return _told(status, why, batch_id=batch_id, nodes=nodes, output=self.output(name))
+        return _status(status, why, batch_id=batch_id, nodes=nodes, output=self.output(name))
 
     def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
         """Delete what is kept of allocations and submissions. Raises SiteError."""
@@ -163,7 +163,7 @@ def remove(paths: Iterable[Path]) -> None:
             raise SiteError(f"failed to delete `{path}`: {error.strerror}") from error
 
 
-def _told(status: str, why: str, *, batch_id: str, nodes: tuple[str, ...], output: Path) -> Status:
+def _status(status: str, why: str, *, batch_id: str, nodes: tuple[str, ...], output: Path) -> Status:
     endings = {
         "term": (AllocationState.CANCELED, Ending.CANCELED, "it got TERM"),
         "walltime": (AllocationState.COMPLETED, Ending.WALLTIME, "walltime is over"),

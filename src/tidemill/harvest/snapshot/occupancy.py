@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from tidemill.harvest.machine.windows import is_open
 from tidemill.harvest.plan.ours import Held
+from tidemill.harvest.snapshot.windows import is_open
 from tidemill.model.machine import Snapshot
 
 FAR_S = 4e9

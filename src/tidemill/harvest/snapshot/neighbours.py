@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from tidemill.harvest.machine.pools import Pool
 from tidemill.harvest.plan.situation import Decision, Situation, Waiting
+from tidemill.harvest.snapshot.pools import Pool
 from tidemill.model.machine import Queued
 
 HOSTS_MAX = 200

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from tidemill.harvest.machine.backfill import NodesRelease, Planned, chosen, planned
-from tidemill.harvest.machine.pools import Pool
 from tidemill.harvest.plan.situation import Waiting
+from tidemill.harvest.snapshot.backfill import NodesRelease, Planned, chosen, planned
+from tidemill.harvest.snapshot.pools import Pool
 from tidemill.model.machine import NodeState, Running, Snapshot
 
 
@@ -60,18 +60,18 @@ class Layout(NamedTuple):
         holder = {place: name for name, each in self.ours.items() for place in each.places}
         plans = self.without_us()
         left = set(self.idle | holder.keys())
-        found = Homes({}, {})
+        result = Homes({}, {})
         for job in self._until_last(starting):
             plan = plans.get(job.id)
             starts = plan is not None and plan.at_s <= self.now_s
             if job.id in starting:
                 taken = plan.places if plan and starts and plan.places <= left else chosen(left, job.width)
                 left.difference_update(taken)
-                found.now[job.id] = [holder[place] for place in sorted(taken) if place in holder]
+                result.now[job.id] = [holder[place] for place in sorted(taken) if place in holder]
             elif plan and not starts:
                 for place in plan.places & holder.keys():
-                    found.later_s.setdefault(holder[place], plan.at_s)
-        return found
+                    result.later_s.setdefault(holder[place], plan.at_s)
+        return result
 
     def late(
         self, starting: Collection[str], cancel: Collection[str], ends_s: Mapping[str, float]

@@ -63,9 +63,9 @@ def planned(
     Without those that never fit, and without those after BLOCKED_MAX jobs that have to wait.
     """
     queue = list(queue)
-    found, free = _at_once(free, queue, now_s)
-    running = [NodesRelease(now_s + job.walltime_s, found[job.id].places) for job in queue[: len(found)]]
-    queue = queue[len(found) :]
+    result, free = _at_once(free, queue, now_s)
+    running = [NodesRelease(now_s + job.walltime_s, result[job.id].places) for job in queue[: len(result)]]
+    queue = queue[len(result) :]
     idle = _bits(free)
     coming = _in_order(idle, [*endings, *running], now_s)
     count = (coming.nodes[-1] if coming.nodes else idle).bit_count()
@@ -77,10 +77,10 @@ def planned(
         if each is None:
             continue
         kept.append(each)
-        found[job.id] = Planned(each.begin_s, frozenset(_places(each.nodes)))
+        result[job.id] = Planned(each.begin_s, frozenset(_places(each.nodes)))
         if sum(one.begin_s > now_s for one in kept) == BLOCKED_MAX:
             break
-    return found
+    return result
 
 
 def _at_once(
@@ -162,20 +162,20 @@ def _first(width: int, free: int, coming: _Coming, *, taken: int, now_s: float) 
 
 
 def _bits(places: Iterable[int]) -> int:
-    found = 0
+    result = 0
     for place in places:
-        found |= 1 << place
-    return found
+        result |= 1 << place
+    return result
 
 
 def _places(bits: int) -> list[int]:
     digits = bin(bits)[:1:-1]
-    found = []
+    result = []
     at = digits.find("1")
     while at >= 0:
-        found.append(at)
+        result.append(at)
         at = digits.find("1", at + 1)
-    return found
+    return result
 
 
 def chosen(free: Iterable[int], width: int) -> list[int]:

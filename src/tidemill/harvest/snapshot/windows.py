@@ -251,7 +251,7 @@ def _cut_for_jobs(free: dict[str, Until], snapshot: Snapshot) -> None:
         kind = _kind(job)
         if kind not in seen:
             seen.add(kind)
-            for node in homes.of(job):
+            for node in homes.nodes(job):
                 _cut(free, node.name, at_s, by)
 
 
@@ -270,7 +270,7 @@ def _cut_for_doubts(free: dict[str, Until], snapshot: Snapshot, ours: str) -> No
         if not is_named(job.reservation, ours):
             continue
         seen.add(kind)
-        for node in homes.of(job):
+        for node in homes.nodes(job):
             _cut(free, node.name, snapshot.at_s, f"job {job.id}, which has no planned start")
 
 
@@ -293,27 +293,27 @@ class _Homes:
             for word in {*node.features, *node.amounts}:
                 self._having.setdefault(word, []).append(node)
 
-    def of(self, job: Queued) -> Iterator[Node]:
+    def nodes(self, job: Queued) -> Iterator[Node]:
         """The nodes that a job can use."""
         words = job.features if job.is_feature_list_exact else ()
         few = min((self._having.get(word, []) for word in words), key=len, default=self._all)
         return (node for node in few if can_use(job, node))
 
 
-def _unplanned(snapshot: Snapshot, asked: Collection[Node]) -> list[str]:
+def _unplanned(snapshot: Snapshot, nodes: Collection[Node]) -> list[str]:
     """Jobs that could use these nodes and have no planned start. Each kind of job is checked once."""
-    homes = _Homes(asked)
+    homes = _Homes(nodes)
     usable: dict[tuple[object, ...], bool] = {}
-    found = []
+    result = []
     for job in snapshot.queued:
         if not job.eligible or job.ours or job.planned_s is not None:
             continue
         kind = _kind(job)
         if kind not in usable:
-            usable[kind] = any(homes.of(job))
+            usable[kind] = any(homes.nodes(job))
         if usable[kind]:
-            found.append(job.id)
-    return found
+            result.append(job.id)
+    return result
 
 
 def _kind(job: Queued) -> tuple[object, ...]:

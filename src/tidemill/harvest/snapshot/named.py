@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.harvest.machine.charges import NodeKind, charge
-from tidemill.harvest.machine.occupancy import Occupancy
 from tidemill.harvest.plan.situation import Waiting
+from tidemill.harvest.snapshot.charges import NodeKind, charge
+from tidemill.harvest.snapshot.occupancy import Occupancy
 from tidemill.model.machine import Node, Queued, Snapshot
 
 HOST = "host="
@@ -32,10 +32,10 @@ class NamedHosts:
     wait for others, and its host is a pool like any other."""
 
     def __init__(
-        self, snapshot: Snapshot, taken: Occupancy, *, reservation: str, left_out: frozenset[str]
+        self, snapshot: Snapshot, occupancy: Occupancy, *, reservation: str, left_out: frozenset[str]
     ) -> None:
         self._snapshot = msgspec.structs.replace(snapshot, nodes=[], queued=[])
-        self._taken = taken
+        self._taken = occupancy
         self._reservation = reservation
         self._left_out = left_out
         self._jobs: dict[str, list[Queued]] = {}

@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tidemill.harvest.machine.occupancy import FAR_S
-from tidemill.harvest.machine.windows import can_use, is_named
 from tidemill.harvest.plan.situation import Waiting
+from tidemill.harvest.snapshot.occupancy import FAR_S
+from tidemill.harvest.snapshot.windows import can_use, is_named
 from tidemill.model.machine import JobChunk, Node, NodeState, Queued, Snapshot
 
 
@@ -202,12 +202,12 @@ class _Widths:
 
 
 def _whole_nodes(job: Queued, room: _Room, parts: Sequence[tuple[_Part, int]], *, at_best: bool) -> float:
-    found = 0.0
+    result = 0.0
     for chunk in job.chunks:
         is_alone = job.is_scattered or not (chunk.may_share or at_best)
         each = 1 if is_alone else _chunks_per_node(chunk, room, at_best=at_best)
-        found += (chunk.count - _elsewhere(chunk, parts, is_alone=is_alone)) / each
-    return found
+        result += (chunk.count - _elsewhere(chunk, parts, is_alone=is_alone)) / each
+    return result
 
 
 def _elsewhere(chunk: JobChunk, parts: Sequence[tuple[_Part, int]], *, is_alone: bool) -> int:
