@@ -139,3 +139,16 @@ def test_extensions_have_no_verb_of_the_core() -> None:
     core = {verb for group in CORE.values() for verb in group}
     assert [verb for each in extensions.KNOWN.values() for verb in each.verbs if verb in core] == []
     assert extensions.KNOWN.keys() == set(NAMES)
+
+
+def test_each_folder_of_an_extensions_tests_runs_somewhere() -> None:
+    with_it = {"unit", "property", "contract", "local", "fuzz"}  # run by `make test-EXTENSION`
+    by_hand = {"large"}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").split()
+    folders = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("extensions/*/tests/*")
+        if any(path.glob("**/test_*.py")) and path.name not in with_it | by_hand
+    }
+    assert folders, "of several extensions"
+    assert folders <= set(makefile)

@@ -376,7 +376,7 @@ def test_many_messages_to_one_who_is_away_hold_up_nobody_else(world: World, gath
         ("mail:me@elsewhere.org", "`notify.allowed` has of `mail`: `mail:*@example.org`"),
         ("hook:ops", "`notify.allowed` has of `hook`: none"),
         ("https://hooks.example.org/x", "`notify.allowed` has of `https`: none"),
-        ("message", "names no message broker"),
+        ("message", "has no `[amqp]`"),
     ],
 )
 def test_whom_the_server_may_not_tell_is_refused_at_submit(

@@ -66,8 +66,11 @@ def refuse_password(server: str) -> None:
         _, mark, rest = each.partition("://")
         where = rest if mark else each
         first, at, _ = where.partition("@")  # a password may hold a `/`
-        last = where.split("/")[0].rpartition("@")[0]  # and a user an `@`
-        if at and ":" in first + last and not each.startswith("unix:"):
+        host = where.split("/")[0]
+        last = host.rpartition("@")[0]  # and a user an `@`
+        port = host.rpartition("@")[2].rpartition(":")[2] if ":" in host else "0"
+        is_both = not port.isdecimal() and "@" in where[len(host) :]
+        if at and (":" in first + last or is_both) and not each.startswith("unix:"):
             raise ValueError(
                 "`server` holds a password before the `@`, where none is read: remove it, and change it where it is "
                 "used, for others may have read it; write such as `https://HOST:PORT`"

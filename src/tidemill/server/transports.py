@@ -1,8 +1,8 @@
 """The server as a transport of an extension sees it: the verbs of the API, and the feed of changes with a position for
 each follower (docs/extensions.md).
 
-What HTTP may ask for, a transport may: with the same checks, quotas and errors, all but the pace of HTTP. Who asks, it
-says; so it must know.
+What HTTP may ask for, a transport may: with the same checks, quotas and errors, but without HTTP's pace and its lock,
+which lets one large body be decoded at a time. Who asks, it says; so it must know.
 """
 
 from __future__ import annotations
@@ -99,13 +99,17 @@ class TransportHost:
         request = sync.decode(body)
         return self._dispatcher.handle_sync(request, identity)
 
-    def _check(self, body: bytes, identity: Identity) -> None:
+    def refuse_revoked(self, identity: Identity) -> None:
+        """Raises ForbiddenError if the identity is revoked; what takes a request asks it, too."""
         revoked = self.why_revoked(identity)
         if revoked is not None:
             raise ForbiddenError(
                 f"the {identity.role} `{identity.name}` is revoked: `{revoked}`",
                 hint="ask the server's operator",
             )
+
+    def _check(self, body: bytes, identity: Identity) -> None:
+        self.refuse_revoked(identity)
         if len(body) > REQUEST_BYTES_MAX:
             raise RequestError(
                 f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}", hint="send several"

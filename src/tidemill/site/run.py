@@ -23,6 +23,7 @@ from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.site.state.served_site import TICK_S, serve
 from tidemill.site.state.status import BatchOutage, amend_status, note_failed_run, outage_after
+from tidemill.wire.transports import kind_of
 from tidemill.wire.views import types
 
 ONCE_S = 20.0
@@ -71,6 +72,8 @@ def run_agent(
     for directory in (site_dir, *(site_dir / name for name in ("apps", "log", "fleets", "stage"))):
         directory.mkdir(mode=0o700, exist_ok=True)
     check_site_directory(site_dir)
+    kind_of(config.server)  # what is missing here ends this agent before it takes the site from one that runs
+    check_engine(config.caches)
     epoch = claim(
         site_dir, take_over=take_over, heartbeat_s=constants.HEARTBEAT_S, dead_s=constants.DEAD_AGENT_S
     )
@@ -89,7 +92,6 @@ def run_agent(
 def _serve(site_dir: Path, config: SiteConfig, epoch: Epoch, *, once: bool, stop_pilots: bool) -> None:
     """Serve the site in one epoch. Raises TidemillError."""
     signals = _Signals()
-    check_engine(config.caches)
     batch = open_batch(config, site_dir)
     machine = _first_poll(config, site_dir, batch=batch, epoch=epoch, signals=None if once else signals)
     if machine is None:

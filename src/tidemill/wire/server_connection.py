@@ -396,7 +396,11 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
         raise ConfigError(str(error)) from None
     try:
         parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        kind = kind_of(address)  # before the port: a transport of an extension need not have one
+        if kind is not None:
+            raise ConfigError(f"`{parts.scheme}://{host}` answers no requests", hint=kind.hint)
+        port = parts.port
         if parts.scheme in ("http", "https") and host and parts.path in ("", "/") and not parts.query:
             tls = credentials.context() if parts.scheme == "https" else None
             at = tcp(host, port or (443 if tls else 80))
@@ -404,9 +408,6 @@ def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s:
             return HttpServer(host, port, timeout_s=timeout_s, tls=tls, connect=soon)
     except (ValueError, ExchangeError) as error:
         raise ConfigError(f"`{address}` is not a server address: {error}") from error
-    kind = kind_of(address)
-    if kind is not None:
-        raise ConfigError(f"`{parts.scheme}://{host}` answers no requests", hint=kind.hint)
     raise ConfigError(
         f"`{address}` is not a server address",
         hint="write `unix:/path/api.sock`, `http://host:port` or `https://host:port`",

@@ -357,6 +357,7 @@ def test_a_caches_url_is_refused_in_words_with_an_example(url: str) -> None:
         '"https://me:ge/he?im@h"',
         '"https://a@b:geheim@h"',
         '"amqps://a@b:geheim@h/v"',
+        '"amqps://a@b:ge/he?im@h/v"',
     ],
 )
 def test_a_password_in_an_address_is_refused_whatever_its_scheme(record: type, server: str) -> None:

@@ -1,7 +1,4 @@
-"""How to reach a broker: its address, our certificate, and the parameters of the client library (pika).
-
-The only place that imports pika.
-"""
+"""How to reach a broker: its address, our certificate, and the parameters of the client library (pika)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Verbs of the server: run it, its certificates, its broker, its audit log."""
+"""Verbs of the server: run it, its certificates, its audit log."""

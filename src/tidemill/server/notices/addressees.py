@@ -41,7 +41,8 @@ class Addressees:
             case _ if target.where:
                 return "submitters get messages of their own campaigns: write `message`"
             case _:
-                return None if self._messages else "its server.toml names no message broker"
+                missing = "its server.toml has no `[amqp]`, which is of the extension `messages`"
+                return None if self._messages else missing
 
     def _refusal(self, kind: str, where: str) -> str | None:
         if self._notify.allows(kind, where):

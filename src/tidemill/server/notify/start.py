@@ -37,7 +37,8 @@ def check_rules(config: ServerConfig, *, messages: bool) -> None:
         if channel not in channels:
             raise ConfigError(
                 f"a rule of `[notify]` names `{rule.to}`, but this server has no {channel}",
-                hint="set `[mail] server`, `[[notify.hooks]]` or a message broker, or remove the rule",
+                hint="set `[mail] server`, `[[notify.hooks]]` or, with the extension `messages`, `[amqp]`; or remove "
+                "the rule",
             )
 
 

@@ -266,7 +266,7 @@ class Deliverer:
             path = self._departures.prepare(
                 delivery.job,
                 output.name,
-                delivery.done if delivery.number == 1 else f"{delivery.number}/{delivery.done}",
+                _made_of(delivery, output.name),
                 lambda path, output=output, is_tar=is_tar: copying.write(  # type: ignore[misc]
                     path, output, is_tar=is_tar
                 ),
@@ -736,6 +736,14 @@ def _row(delivery: OutputDelivery, output: Output, files: list[tuple[Path, File]
 
 def _events_of(parts: list[KeptPart]) -> str:
     return str(IntervalSet((part.first, part.first + part.count) for part in parts))
+
+
+def _made_of(delivery: OutputDelivery, name: str) -> str:
+    """Which delivery of which events an output is, and of which parts: events that ran again made others."""
+    parts = sorted((part.first, part.count, ref.sha256) for part, ref in _refs(delivery, name))
+    merged = delivery.merged.get(name)
+    digest = hashlib.sha256(repr((parts, merged and merged[1].sha256)).encode()).hexdigest()
+    return f"{delivery.number}/{delivery.done}/{digest}"
 
 
 def _refs(delivery: OutputDelivery, name: str) -> Iterator[tuple[KeptPart, OutputRef]]:

@@ -1,7 +1,7 @@
 """Outputs that go to remote places: built once below SITE/stage/out, kept there until they are moved.
 
     SITE/stage/out/JOB/NAME         the output as it is to be there
-    SITE/stage/out/JOB/.NAME.json   `Ready`: which events it holds; its SHA-256, and that of an earlier delivery
+    SITE/stage/out/JOB/.NAME.json   `Ready`: what it is made of; its SHA-256, and that of an earlier delivery
 
 An output that was made again (its job was retried) may replace the one that we put there before, and nothing else.
 """
@@ -38,7 +38,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """An output that may go. `before`: the digest of the one that went there before; empty = none did. `adler32`: what
     most servers report of it."""
 
-    done: str
+    made_of: str  #: the caller's name for the events and parts in it
     size_bytes: int
     sha256: str
     adler32: str = ""
@@ -93,6 +93,7 @@ class Departures:
         self._directory = directory
         self._moving = moving
         self._outgoing = outgoing or OutgoingFiles()
+        self._wanted: dict[int, set[str]] = {}  #: job -> moves that were ordered for it and not taken
 
     def count(self) -> None:
         """Count what waits since before a restart. Once, at the start."""
@@ -105,13 +106,13 @@ class Departures:
         return self._moving.is_done(awaits)
 
     def prepare(
-        self, job: int, output: str, done: str, build: Callable[[Path], object], *, url: str = ""
+        self, job: int, output: str, made_of: str, build: Callable[[Path], object], *, url: str = ""
     ) -> Path:
-        """The output's file with the events `done`. Calls `build` unless the file exists or was sent to `url`. Raises
+        """The output's file. Calls `build` unless the file of just these parts exists or was sent to `url`. Raises
         SiteError."""
         path = self._directory / str(job) / output
         ready = self._ready(path)
-        is_same = ready is not None and ready.done == done
+        is_same = ready is not None and ready.made_of == made_of
         if ready is not None and is_same and (ready.is_sent_to(url) or _size(path) == ready.size_bytes):
             return path
         before = "" if ready is None else ready.sha256 if ready.sent else ready.before
@@ -131,7 +132,7 @@ class Departures:
                 hint="outputs for remote places wait in the site directory: check its free space and quota",
             ) from error
         ready = Ready(
-            done=done, size_bytes=size, sha256=found["sha256"], adler32=found["adler32"], before=before
+            made_of=made_of, size_bytes=size, sha256=found["sha256"], adler32=found["adler32"], before=before
         )
         self._note(path, ready)
         self._outgoing.note(job, path)
@@ -147,6 +148,7 @@ class Departures:
         wanted = order_id(Direction.OUT, url, ready.sha256, job, output)
         outcome = self._moving.pop_outcome(wanted)
         if outcome is not None:
+            self._wanted.get(job, set()).discard(wanted)
             outcome.check()
             assert outcome.moved is not None
             self._note(path, msgspec.structs.replace(ready, sent=True, url=url))
@@ -164,6 +166,7 @@ class Departures:
                 owner=to.owner,
             )
         )
+        self._wanted.setdefault(job, set()).add(wanted)
         awaits.append(wanted)
         return None
 
@@ -175,9 +178,11 @@ class Departures:
                 if not path.name.startswith("."):
                     path.unlink(missing_ok=True)
         self._outgoing.gone(job)
+        self._wanted.pop(job, None)
 
     def forget(self, job: int) -> None:
-        """Remove all of a job."""
+        """Break off what is on its way for a job, and remove all of it."""
+        self._moving.cancel(*self._wanted.pop(job, ()))
         shutil.rmtree(self._directory / str(job), ignore_errors=True)
         self._outgoing.gone(job)
 

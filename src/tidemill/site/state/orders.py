@@ -8,6 +8,7 @@ from typing import Any
 from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec
 from tidemill.model.retry.changes import JobChanges, changed
 from tidemill.site.state import site_state
 from tidemill.site.state.settlement import Settlement
@@ -136,8 +137,14 @@ def _drop(settlement: Settlement, job_id: int) -> None:
     job = settlement.state.jobs.get(job_id)
     if job is not None:
         settlement.drop(job_id)
-        if job.spec.inputs:
+        if job.spec.inputs or _leaves_for_far(job.spec):
             settlement.state.forgotten.append(job_id)
+
+
+def _leaves_for_far(spec: JobSpec) -> bool:
+    """Whether outputs may wait in the stage to be moved to a remote place."""
+    places = [spec.output_dir, *(output.url for output in spec.outputs or ())]
+    return any("://" in (place or "") for place in places)
 
 
 def _discard(settlement: Settlement, order: api.DiscardOrder) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.unit.site.data.test_site_stage_room import FarFiles
 
 from tidemill.client.outputs import members
 from tidemill.errors import JobError
 from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Pack, Shell
 from tidemill.node.bundle import SparseFile, TarWriter
+from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.outputs import (
     BrokenMerge,
     CanceledError,
@@ -29,6 +31,7 @@ from tidemill.site.data.outputs import (
 )
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.placed.manifests import ClaimedFile, JobManifest
+from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.file import Roots
 from tidemill.wire.node import OutputRef
@@ -38,6 +41,7 @@ class Place:
     """A fleet's bundle with one part per range, and a deliverer."""
 
     def __init__(self, tmp_path: Path) -> None:
+        self.word = b"event"
         self.base = tmp_path / "out"
         self.bundle = tmp_path / "fleets" / "e1-1" / "bundle"
         self.bundle.mkdir(parents=True)
@@ -60,7 +64,7 @@ class Place:
         parts = []
         content = b""
         for first, count in ranges:
-            data = b"".join(b"event %d\n" % event for event in range(first, first + count))
+            data = b"".join(b"%s %d\n" % (self.word, event) for event in range(first, first + count))
             ref = OutputRef(
                 name="hits",
                 bundle="p.tar",
@@ -116,6 +120,30 @@ def test_concat_joins_parts_in_event_order_with_a_manifest(place: Place) -> None
     assert manifest.failed == "8-9"
     assert [(m.first, m.count, m.seed) for m in manifest.files[0].members] == [(0, 4, 101), (4, 4, 105)]
     assert sorted(each.name for each in path.parent.iterdir()) == ["7-hits.txt", "manifest-7.json"]
+
+
+def test_events_that_ran_again_give_the_file_that_they_left_last(place: Place) -> None:
+    """After `job discard` and `job retry` the first result was sent, which had not reached its server before."""
+    far = FarFiles(1)
+    departures = Departures(place.tmp_path / "stage" / "out", far)
+    deliverer = Deliverer(
+        place.tmp_path / "fleets",
+        OwnedPlaces(Roots([place.tmp_path / "data"]), place.base),
+        bytes_max=1 << 30,
+        departures=departures,
+    )
+
+    def sent() -> str:
+        delivery = place.delivery(place.parts((0, 4)), done="0-3", output_dir="https://far.example/out")
+        with pytest.raises(MovesPendingError):
+            deliverer.deliver(delivery)
+        [order] = far.gets.values()
+        return Path(order.path).read_text()
+
+    assert sent() == lines(0, 1, 2, 3)
+    far.cancel(*far.gets)
+    place.word = b"again"
+    assert sent() == lines(0, 1, 2, 3).replace("event", "again")
 
 
 def test_each_becomes_a_tar_of_members_named_by_events(place: Place) -> None:

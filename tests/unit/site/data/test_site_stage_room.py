@@ -628,6 +628,17 @@ def test_an_output_that_went_to_a_former_directory_goes_to_the_new_one(tmp_path:
     assert len(built) == 2
 
 
+def test_what_is_forgotten_is_not_sent_any_more(tmp_path: Path) -> None:
+    far = FarFiles(1)
+    departures = Departures(tmp_path / "out", far)
+    path = departures.prepare(7, "hits", "0", lambda path: path.write_text("hits"))
+    departures.send(7, "hits", path, Destination(f"{HOST}hits"), [])
+    assert far.gets
+    departures.forget(7)
+    assert not far.gets
+    assert not path.parent.exists()
+
+
 def test_no_copy_is_read_while_other_threads_wait_for_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

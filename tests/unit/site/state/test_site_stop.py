@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Output
 from tidemill.site.state import site_state
 from tidemill.site.state.pool import WorkPool
 from tidemill.site.state.settlement import Settlement
@@ -219,3 +219,14 @@ def test_a_state_that_an_older_agent_wrote_is_read(it: Pool) -> None:
     pool = WorkPool(read)
     pool.apply(old)
     assert pool.state.jobs[7].parts == []
+
+
+@pytest.mark.parametrize(("place", "is_cleaned"), [("https://far.example/out", True), (None, False)])
+def test_a_dropped_job_whose_outputs_go_far_leaves_none_in_the_stage(
+    place: str | None, is_cleaned: bool
+) -> None:
+    site = Pool()
+    spec = JobSpec(app="a", events=10, output_dir=place, outputs=[Output(name="hits", path="hits.txt")])
+    site.order(LeaseOrder(n=0, lease=1, job=7, first=0, count=10, campaign="c", seed_base=0, spec=spec))
+    site.order(CancelOrder(n=0, job=7, reason="discarded"))
+    assert site.pool.state.forgotten == ([7] if is_cleaned else [])

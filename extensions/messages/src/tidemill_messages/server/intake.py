@@ -73,6 +73,7 @@ class SubmitterIntake:
         name = self._users.get(letter.user)
         try:
             identity = _known(Role.SUBMITTER, letter.user, name)
+            self._host.refuse_revoked(identity)  # first: the audit log notes refusals of this kind only
             kind, reply = self._verb(letter)(identity, letter)
         except SiteError:
             raise
