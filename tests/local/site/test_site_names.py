@@ -24,7 +24,7 @@ from tidemill.site.applications.job_reads import JobReads
 from tidemill.site.watch.cache_views import SiteCaches
 
 reads = JobReads()
-reads.take(1, "sim", [RemoteReads(
+reads.add(1, "sim", [RemoteReads(
     address="192.0.2.1", port=1094, connections=1, reads=1, bytes=9, waits=1, wait_us=5, wait_log2_us=[1])])
 caches = SiteCaches([SiteCache(name="dtn", url="root://dtn.example.org:1094")], reads)
 for _ in range(5):

@@ -240,7 +240,7 @@ def test_what_the_scheduler_would_not_start_without_us_either_does_not_wait_for_
     for at_s, blocked in ((30, ["7"]), (60, []), (90, [])):
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
         plans = yields(f"e1-{at_s}", now, *blocked)
-        if not blocked:  # it is in no queue any more: `harvest.machine.foresight` has made it an outage
+        if not blocked:  # it is in no queue any more: `harvest.snapshot.foresight` has made it an outage
             plans = [
                 msgspec.structs.replace(each, situation=msgspec.structs.replace(each.situation, queue=[]))
                 for each in plans

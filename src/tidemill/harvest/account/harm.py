@@ -426,7 +426,7 @@ class Tracker:
 
 def _ready(yielded: Yielded, waiting: Mapping[str, Queued]) -> list[str]:
     """The jobs that idle nodes of this pool are enough for, after those before them. One that needs nodes of several
-    pools has all that each can give (`harvest.machine.charges`): of such a part it is not ready."""
+    pools has all that each can give (`harvest.snapshot.charges`): of such a part it is not ready."""
     ready = set(yielded.decision.ready)
     if not ready:
         return []
