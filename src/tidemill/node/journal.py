@@ -1,7 +1,7 @@
 """What the pilots of a fleet have recorded, each record once, whichever journals hold it.
 
-A record is in the lead's journal, in the pilot's own, or in both (the lead was lost between fsync and
-acknowledgement). Pilots number their records from 1 without gaps, so (pilot, number) names one.
+A record is in the lead's journal, in the pilot's own, or in both (the lead was lost between fsync and acknowledgement,
+or was silent for 10 s). Pilots number their records from 1 without gaps, so (pilot, number) names one.
 
 Any process that has the fleet's secret can write records. One that no pilot of this version writes is skipped and
 logged: it stops neither the other records nor the agent.

@@ -1,7 +1,8 @@
 """What the conformance suite of batch systems needs to know of each one.
 
-Every file `batch_NAME.py` beside this one has `def world(request, directory) -> Iterator[BatchWorld]` (a context
-manager), with which `test_batch_contract.py` of its group runs the suite (batch_contract.py). A world has two nodes or
+Every file `batch_NAME.py` beside this one, or among an extension's tests, has `def world(request, directory) ->
+Iterator[BatchWorld]` (a context manager), with which its `test_batch_contract.py` runs the suite (batch_contract.py). A
+world has two nodes or
 more that nobody uses when it is handed over; it may be one that other tests use later.
 """
 

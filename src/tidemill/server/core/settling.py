@@ -1,6 +1,6 @@
 """What a site's reports change: every event is counted exactly once, whichever site reports it, however late or often.
 
-Rules 1 and 2 of the plan: the first commit wins; late results of a lost lease are welcome for undone events; a job with
+The first commit wins; late results of a lost lease are welcome for undone events; a job with
 outputs has one home site; what is refused is answered with a discard order. Works on a `UnitOfWork`; writes nothing
 itself.
 """
