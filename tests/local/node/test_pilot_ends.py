@@ -132,7 +132,12 @@ def test_a_pilot_whose_lead_never_comes_back_leaves_a_journal_of_its_own(tmp_pat
         it.fleet.write_work(programs=[program(event_s=0.05)], jobs=[work], grants=grants(work))
         lead = it.lead()
         pilot = it.pilot("--cores", "2")
-        it.until(lambda: len(it.done(1)) > 20, "events are done")
+
+        def is_at_work() -> bool:
+            it.fleet.beat(1)  # an agent lives until then, however long it takes
+            return len(it.done(1)) > 20
+
+        it.until(is_at_work, "events are done")
         lead.kill()
         before = len(it.done(1))
         assert it.ended(pilot, timeout_s=30) == 0, it.tails()
