@@ -43,6 +43,15 @@ ADA = Identity(role=Role.SUBMITTER, name="ada", via=Via.CERTIFICATE, subject="CN
 # ---- sessions ------------------------------------------------------------------------------------------------------
 
 
+def test_every_template_compiles() -> None:
+    """A server compiles each at its first use: a fault in one would be seen by whoever asks for its page first."""
+    templates = Pages().templates
+    names = templates.list_templates(["html"])
+    assert "job.html" in names
+    for name in names:
+        templates.get_template(name)
+
+
 def test_a_session_is_read_back_until_it_ends_or_was_left() -> None:
     sessions = Sessions(3_600)
     session = sessions.begin(LOCAL, HOUR_US)

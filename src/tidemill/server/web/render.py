@@ -94,7 +94,7 @@ class Static(NamedTuple):
 
 
 class Pages:
-    """The templates, read and compiled once."""
+    """The templates, each compiled at its first use."""
 
     def __init__(self) -> None:
         self.static = {name: _static(name, media) for name, media in STATIC.items()}
@@ -110,13 +110,17 @@ class Pages:
             next_step=next_step, step_after=step_after,
             static={name: f"/static/{name}?v={each.version}" for name, each in self.static.items()},
         )  # fmt: skip
+        self._check_added()
+
+    def _check_added(self) -> None:
+        """Warn of templates of extensions that cannot be read. The core's are compiled when a page is first asked for:
+        all at once they took half of the processor time of a server's start."""
         for name in self.templates.list_templates(["html"]):
+            extension, is_added, _ = name.partition("/")
             try:
-                self.templates.get_template(name)
+                if is_added:
+                    self.templates.get_template(name)
             except (TemplateSyntaxError, UnicodeDecodeError) as error:
-                extension, is_added, _ = name.partition("/")
-                if not is_added:
-                    raise
                 extensions.warn(extension, f"its template `{name}` cannot be read: {error}")
 
     def show(self, ask: PageRequest, template: str, /, **values: Any) -> str:
