@@ -26,7 +26,7 @@ class Transport(Protocol):
     def sync(self, request: SyncRequest) -> SyncReply:
         """The server's answer to this very request.
 
-        Raises ConflictError when it knows a newer epoch; SiteError (transient) if there is no answer, and it is not
+        Raises ConflictError when it knows a newer epoch; SiteError (transient) if no answer comes, and it is not
         known whether the server has the request; TooLongError when fewer reports may pass; ConfigError, JobError,
         ProtocolError for what stays wrong by itself.
         """

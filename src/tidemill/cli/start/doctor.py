@@ -41,7 +41,7 @@ def define(parser: Parser) -> None:
     )
     parser.add_argument(
         "--probe-wait", type=duration, default=PROBE_WAIT_S, metavar="T",
-        help="wait so long for that job to start, such as `10m` (default: 5m)",
+        help="how long to wait for that job to start, such as `10m` (default: 5m)",
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def find(session: Session, text: str, own: str | None) -> CampaignKey:
 
 
 def look_up(session: Session, text: str, own: str | None) -> CampaignKey | None:
-    """The campaign that a text names; None if there is no such campaign."""
+    """The campaign that a text names; None if no campaign has this name."""
     owner, name = parse_reference(text)
     if own is None and owner is None:
         rows = session.rows("campaigns_named", name=name, limit=NAMED_MAX + 1)
