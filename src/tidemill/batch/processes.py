@@ -57,8 +57,8 @@ def boot() -> str:
 
 def start_of(pid: int) -> int | None:
     """When the process started, in ticks after boot; None = it is not there, or is dead and not yet waited for."""
-    found = find(pid)
-    return None if found is None or found.is_dead else found.started
+    process = find(pid)
+    return None if process is None or process.is_dead else process.started
 
 
 def find(pid: int) -> Process | None:
@@ -84,11 +84,11 @@ def is_alive(pid: int, started: int) -> bool:
 
 def words_of(pid: int) -> list[bytes]:
     """The command line of a process; empty where there is none."""
-    found = find(pid)
-    if found is None:
+    process = find(pid)
+    if process is None:
         return []
     try:
-        return Path(f"/proc/{found.listed}/cmdline").read_bytes().split(b"\0")
+        return Path(f"/proc/{process.listed}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
 
@@ -127,14 +127,14 @@ def terminate(pid: int, is_meant: Callable[[], bool]) -> Terminated:
 
 def holds(pid: int, path: Path) -> bool:
     """Whether a process in this PID namespace has this file open; False for a process of another user."""
-    found = find(pid)
-    if found is None:
+    process = find(pid)
+    if process is None:
         return False
     try:
         meant = path.stat()
-        for name in os.listdir(f"/proc/{found.listed}/fd"):  # noqa: PTH208
+        for name in os.listdir(f"/proc/{process.listed}/fd"):  # noqa: PTH208
             with suppress(OSError):  # the process has just closed it
-                if os.path.samestat(os.stat(f"/proc/{found.listed}/fd/{name}"), meant):  # noqa: PTH116
+                if os.path.samestat(os.stat(f"/proc/{process.listed}/fd/{name}"), meant):  # noqa: PTH116
                     return True
     except OSError:
         return False  # the process is another user's, or has ended

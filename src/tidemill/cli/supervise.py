@@ -206,8 +206,8 @@ def _parent(pid: int) -> int:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    found = parse_stat(pid, text)
-    return 0 if found is None else found.parent
+    process = parse_stat(pid, text)
+    return 0 if process is None else process.parent
 
 
 def _signal(pid: int, number: int) -> None:

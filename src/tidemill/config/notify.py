@@ -41,8 +41,8 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         """Refuse what cannot work, and a password in the clear."""
         if self.server:
-            found = parse_server(self.server)
-            if found.security == "none" and self.secret_file is not None:
+            server = parse_server(self.server)
+            if server.security == "none" and self.secret_file is not None:
                 raise ValueError(
                     f"`secret_file` with a server `{PLAIN}://...` would send the password in the clear"
                 )

@@ -379,9 +379,9 @@ def _merged_areas(profiles: Sequence[Profile], paths: Iterable[PathUse]) -> list
 def _merged_calls(parts: Iterable[Area]) -> dict[str, Calls]:
     found: dict[str, Calls] = {}
     for name, each in (item for area in parts for item in area.calls.items()):
-        known = found.get(name)
+        calls = found.get(name)
         found[name] = (
-            each if known is None else Calls(ok=known.ok + each.ok, failed=known.failed + each.failed)
+            each if calls is None else Calls(ok=calls.ok + each.ok, failed=calls.failed + each.failed)
         )
     return {name: found[name] for name in sorted(found)}
 

@@ -128,11 +128,11 @@ def _check_pattern(name: str, pattern: str, value: str) -> None:
     """Raises JobError. A pattern that is not used allows what is short enough: the site that wrote it has the say, and
     with this version it does not offer such an application."""
     is_long = len(value) > PATTERN_LENGTH_MAX
-    found = Verdict.TOO_LONG if is_long else check_pattern(pattern, value)
-    if found is Verdict.TOO_LONG:
+    verdict = Verdict.TOO_LONG if is_long else check_pattern(pattern, value)
+    if verdict is Verdict.TOO_LONG:
         raise JobError(
             f"parameter `{name}` has {len(value)} characters, which is too long for the pattern `{shown(pattern)}`",
             hint="give long texts as an input file",
         )
-    if found is Verdict.DIFFERS or "\0" in value:
+    if verdict is Verdict.DIFFERS or "\0" in value:
         raise JobError(f"parameter `{name}` is `{shown(value)}`, which does not match `{shown(pattern)}`")

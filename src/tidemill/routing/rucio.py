@@ -253,12 +253,12 @@ class RucioReplicas:
         if not self._logs_in:
             return {}
         with self._lock:
-            known = self._token
-        if known is None or known.until_s - clock.now_s() < TOKEN_S_MIN:
-            known = self._login()
+            token = self._token
+        if token is None or token.until_s - clock.now_s() < TOKEN_S_MIN:
+            token = self._login()
             with self._lock:
-                self._token = known
-        return {"X-Rucio-Auth-Token": known.text}
+                self._token = token
+        return {"X-Rucio-Auth-Token": token.text}
 
     def _login(self) -> _Token:
         config = self._config

@@ -315,11 +315,11 @@ class HttpAdapter:
         tls = credentials.tls(place) if place.scheme in ("https", "davs") else None
         host, port = place.host.strip("[]"), place.port
         with self._lock:
-            found = self._servers.get((host, port, wait_s, tls))
-            if found is None:
-                found = HttpServer(host, port, timeout_s=wait_s, tls=tls)
-                self._servers[host, port, wait_s, tls] = found
-            return found
+            server = self._servers.get((host, port, wait_s, tls))
+            if server is None:
+                server = HttpServer(host, port, timeout_s=wait_s, tls=tls)
+                self._servers[host, port, wait_s, tls] = server
+            return server
 
     def _append_body(
         self, reply: _Reply, target: Path, span: range, watch: Watch, summers: Collection[Summer]

@@ -81,8 +81,8 @@ class Mover:
 
     def _adapter(self, scheme: str) -> Adapter:
         """The adapter of a scheme that `permit` has let through."""
-        found = self._adapters.get(scheme)
-        return found or self._adapters.setdefault(scheme, scheme_of(scheme).adapter())
+        adapter = self._adapters.get(scheme)
+        return adapter or self._adapters.setdefault(scheme, scheme_of(scheme).adapter())
 
     def close(self) -> None:
         """Let go of connections that are kept."""

@@ -106,14 +106,14 @@ def view(cache: SiteCache) -> CacheView:
 
 def _state(directory: Path) -> tuple[str, int, int, list[str]]:
     try:
-        found = read_state(directory)
-        if found is None:
+        state = read_state(directory)
+        if state is None:
             return "stopped", 0, 0, []
-        alive = is_supervised(directory, found)
+        alive = is_supervised(directory, state)
     except (TidemillError, OSError) as error:
         return "unknown", 0, 0, [str(error)]
-    phase = found.phase if alive or found.phase == "stopped" else "dead"
-    return phase, found.at_us, found.restarts, [each.found for each in found.findings]
+    phase = state.phase if alive or state.phase == "stopped" else "dead"
+    return phase, state.at_us, state.restarts, [each.found for each in state.findings]
 
 
 def _datasets(sums: CacheLedger) -> list[CacheFigures]:

@@ -97,9 +97,9 @@ class GridEngineBatchSystem:
     def submit(self, submission: BatchSubmission) -> str:
         """Submit with `qsub` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
-        known = self._records.submitted(name)
-        if known is not None:
-            return known.batch_id
+        record = self._records.submitted(name)
+        if record is not None:
+            return record.batch_id
         if self._records.was_tried(name):
             found = [row for row in self._rows() if row.name == name]
             if found:

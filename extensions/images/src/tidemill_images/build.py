@@ -81,7 +81,7 @@ def build(order: Order, store: Path, *, tell: Callable[[str], None]) -> Built:
         raise SiteError(f"failed to make `{store}`: {error.strerror}", transient=False) from error
     image = temporary(store / order.name)
     try:
-        found, squashed = _pack(order, image, tell=tell)
+        working_set, squashed = _pack(order, image, tell=tell)
         settle_time(image)
         recipe, path = _publish(order, squashed, image, store)
     finally:
@@ -90,8 +90,8 @@ def build(order: Order, store: Path, *, tell: Callable[[str], None]) -> Built:
     return Built(
         recipe=recipe,
         path=path,
-        skipped=found.problems,
-        gone=found.gone,
+        skipped=working_set.problems,
+        gone=working_set.gone,
         seconds=clock.monotonic_s() - started_s,
     )
 
@@ -111,11 +111,11 @@ def plan(order: Order) -> WorkingSet:
         entries, its_problems = mapped_tree(disk, tree.source, tree.at, order.exclude)
         mapped += entries
         problems += its_problems
-    found = collector.result()
-    problems = [*found.problems, *problems]
+    working_set = collector.result()
+    problems = [*working_set.problems, *problems]
     _refuse_unreadable(problems, skip=order.skip_unreadable)
-    _refuse_empty(order.areas, [*found.entries, *mapped])
-    return WorkingSet(with_parents([*found.entries, *mapped]), problems, found.gone)
+    _refuse_empty(order.areas, [*working_set.entries, *mapped])
+    return WorkingSet(with_parents([*working_set.entries, *mapped]), problems, working_set.gone)
 
 
 def _refuse_unreadable(problems: Sequence[PackingProblem], *, skip: bool) -> None:
@@ -144,8 +144,10 @@ def _pack(order: Order, image: Path, *, tell: Callable[[str], None]) -> tuple[Wo
     for left in reversed(range(TRIES_MAX)):
         _clear(image)
         try:
-            found = plan(order)
-            return found, squash(found.entries, image, block_bytes=order.block_bytes, level=order.level)
+            working_set = plan(order)
+            return working_set, squash(
+                working_set.entries, image, block_bytes=order.block_bytes, level=order.level
+            )
         except Changed as change:
             if left == 0:
                 raise SiteError(

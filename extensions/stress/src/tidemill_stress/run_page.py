@@ -80,7 +80,7 @@ def page(ask: PageRequest, made: Pages) -> str:
         number: web_pages.newest_job(ask.session, row)
         for number, row in sorted(newest.items())[-LEVELS_DRAWN:]
     }
-    of = next((found for job in reversed(jobs.values()) if job and (found := _level(ask, job, run))), None)
+    of = next((level for job in reversed(jobs.values()) if job and (level := _level(ask, job, run))), None)
     if of is None:
         raise MissingError(
             f"stress test `{run}` does not exist",

@@ -104,13 +104,13 @@ class PbsBatchSystem:
     def submit(self, submission: BatchSubmission) -> str:
         """Submit with `qsub` and return the job's number; a name that was submitted before keeps its number."""
         name = check_name(submission.name)
-        known = self._records.submitted(name)
-        if known is not None:
-            return known.batch_id
+        record = self._records.submitted(name)
+        if record is not None:
+            return record.batch_id
         if self._records.was_tried(name):
             self._find([name])
-            if (found := self._records.submitted(name)) is not None:
-                return found.batch_id
+            if (record := self._records.submitted(name)) is not None:
+                return record.batch_id
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
             kind = detect(self._config.launcher, own="pbsdsh" if shutil.which("pbsdsh") else "")

@@ -57,11 +57,13 @@ def read_walltimes(output: bytes, user: str) -> Walltimes:
     return Walltimes(qos=tuple(sorted(qos)), associations=tuple(sorted(associations)))
 
 
-def longest(asked_s: float, reason: str, known: Walltimes | None) -> float:
+def longest(asked_s: float, reason: str, walltimes: Walltimes | None) -> float:
     """What to ask for after a job of `asked_s` met a limit: the longest that is known to be shorter, of the kind that
     the reason names; half of it where none is known, in whole minutes as Slurm's limits are. Another such job shows
     that a still shorter one is meant."""
-    values = () if known is None else known.qos if reason.startswith("QOS") else known.associations
+    values = (
+        () if walltimes is None else walltimes.qos if reason.startswith("QOS") else walltimes.associations
+    )
     half_s = max(60.0, asked_s // 120 * 60)
     return max((value for value in values if value < asked_s), default=half_s)
 
@@ -86,9 +88,9 @@ class OwnLimit:
         if self.walltime_s is not None and asked_s > self.walltime_s:
             return
         self._asked_s, self.reason = asked_s, reason
-        known = self._read()
-        self.walltime_s = longest(asked_s, reason, known)
-        self._is_read = known is not None and self.walltime_s in known.values
+        walltimes = self._read()
+        self.walltime_s = longest(asked_s, reason, walltimes)
+        self._is_read = walltimes is not None and self.walltime_s in walltimes.values
         _log.warning("limit.met", reason=reason, asked_s=asked_s, walltime_s=self.walltime_s)
 
     def refresh(self) -> None:
@@ -100,8 +102,8 @@ class OwnLimit:
         age_s = clock.monotonic_s() - self._at_s
         if age_s < (AGAIN_S if self._is_read else GUESSED_S):
             return
-        known = self._read() if self._is_read else Walltimes()
-        if known is not None and self.walltime_s not in known.values:
+        walltimes = self._read() if self._is_read else Walltimes()
+        if walltimes is not None and self.walltime_s not in walltimes.values:
             self.walltime_s = None
 
     def _read(self) -> Walltimes | None:

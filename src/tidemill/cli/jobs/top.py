@@ -80,9 +80,9 @@ class _Rates:
     def _asked(self, row: CampaignRow) -> float | None:
         now_us = clock.now_us()
         with suppress(NotFoundError):  # the campaign has just gone
-            found = pace(self._client.activity(row.reference), now_us / 1e6 - REPORTED_S)
-            if found is not None and found.per_s > 0:
-                return found.per_s
+            rate = pace(self._client.activity(row.reference), now_us / 1e6 - REPORTED_S)
+            if rate is not None and rate.per_s > 0:
+                return rate.per_s
         if row.first_started_us is None:
             return None
         return ratio(row.events_done, (now_us - row.first_started_us) / 1e6)

@@ -123,17 +123,17 @@ def _token_path(endpoint: Endpoint) -> Path | None:
     """The file of the bearer token that the endpoint is shown, if it is in one."""
     from tidemill.transfer.credentials import found_at
 
-    found = found_at(os.environ) if endpoint.finds_token else None
-    return endpoint.token_path if found is None else found.path
+    place = found_at(os.environ) if endpoint.finds_token else None
+    return endpoint.token_path if place is None else place.path
 
 
 def _shown(endpoint: Endpoint) -> str:
     """By which credential an endpoint is used, behind a comma."""
     from tidemill.transfer.credentials import found_at, token_end_s
 
-    found = found_at(os.environ) if endpoint.finds_token else None
+    place = found_at(os.environ) if endpoint.finds_token else None
     path = _token_path(endpoint)
-    if found is None and path is None:
+    if place is None and path is None:
         return ""
     end_s = None if path is None else token_end_s(path)
     until = "" if end_s is None else f", until {clock.utc_text(int(end_s * 1e6))}"

@@ -290,9 +290,9 @@ def _dry_run(args: Namespace, command: list[str], campaign: str, spool: CommandF
     is_far = _is_far(args)
     _place(args, campaign, is_far=is_far)
     spec = compose(args, command, campaign=campaign, spool=spool, reads_here=not is_far)
-    found = find_server(args.server, secret_file=args.secret_file, home=args.home)
+    place = find_server(args.server, secret_file=args.secret_file, home=args.home)
     client = None
-    if found is not None:
+    if place is not None:
         client = Client(args.server, secret_file=args.secret_file, home=args.home)
         if args.name:
             _refuse_known(args, campaign)
@@ -315,8 +315,8 @@ def _is_far(args: Namespace) -> bool:
     """Whether the server is far; a server that is still to be started will be the user's own."""
     from tidemill.client.home import find_server
 
-    found = find_server(args.server, secret_file=args.secret_file, home=args.home)
-    return found is not None and found.is_far
+    place = find_server(args.server, secret_file=args.secret_file, home=args.home)
+    return place is not None and place.is_far
 
 
 def _refuse_known(args: Namespace, campaign: str) -> bool:
@@ -347,12 +347,12 @@ def _client(args: Namespace) -> Client:
     from tidemill.client.home import find_server, home_dir
 
     home = home_dir(args.home)
-    found = find_server(args.server, secret_file=args.secret_file, home=args.home)
-    if found is None or found.is_own:
+    place = find_server(args.server, secret_file=args.secret_file, home=args.home)
+    if place is None or place.is_own:
         _refuse_observing(home)
-    if found is not None and args.with_credentials:
-        _refuse_hidden(home, args.with_credentials, is_own=found.is_own)
-    if found is None:
+    if place is not None and args.with_credentials:
+        _refuse_hidden(home, args.with_credentials, is_own=place.is_own)
+    if place is None:
         up = start_detached(home, with_credentials=args.with_credentials)
         say(
             f"started a server and a site for you in `{home}` (process {up.pid}); `tidemill up --stop` ends them"

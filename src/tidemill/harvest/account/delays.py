@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.harvest.account import broker_log as broker_log
+from tidemill.harvest.account import broker_log
 from tidemill.harvest.account.harm import PLANS_MAX, Totals, add, kind_of, part_of, wait_of
 from tidemill.harvest.account.promise import PromiseState, class_verdict
 from tidemill.harvest.account.waits import change, delay

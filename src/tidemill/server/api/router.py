@@ -114,13 +114,13 @@ class Router:
             values = _values(pattern, parts)
             if values is None:
                 continue
-            found = methods.get(scope["method"])
-            if found is None and scope["method"] != "OPTIONS":
+            handler = methods.get(scope["method"])
+            if handler is None and scope["method"] != "OPTIONS":
                 raise HTTPException(405, "Method Not Allowed")
-            any_of = found or next(iter(methods.values()))
+            any_of = handler or next(iter(methods.values()))
             scope["path_params"], scope["path_template"] = values, any_of.template
             scope[BODY_BYTES_MAX] = any_of.body_bytes_max
-            return found.answer if found is not None else _options(methods)
+            return handler.answer if handler is not None else _options(methods)
         raise HTTPException(404, "Not Found")
 
 

@@ -120,17 +120,17 @@ class AuditLog:
     def _find_end(self) -> None:
         self._n, self._o, self._prev, self._file, self._torn, self._lost = 0, 0, START, "", False, False
         for path in reversed(_files(self._place)):
-            found = None
+            line = None
             for text in _lines_back(path):
-                found = _parsed(text)
+                line = _parsed(text)
                 if not self._file:
                     self._file = path.name
-                    self._prev, self._torn = hashlib.sha256(text).hexdigest(), found is None
+                    self._prev, self._torn = hashlib.sha256(text).hexdigest(), line is None
                     _end_line(path)
-                if found is not None:
+                if line is not None:
                     break
-            if found is not None:
-                self._n, self._o = found.n, found.o
+            if line is not None:
+                self._n, self._o = line.n, line.o
                 return
 
     # ---- refusals: of strangers too, so never one file write each ------------------------------------------------

@@ -305,8 +305,8 @@ def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int
         job = work.jobs.get(number)
         if job is None or job.state not in ENDED_WITHOUT_SUCCESS or not job.kept:
             continue
-        kept = work.sets(job)
-        kept.done.remove_all(ending.undelivered(work, job))
+        sets = work.sets(job)
+        sets.done.remove_all(ending.undelivered(work, job))
         work.keep_sets(job)
         work.order(job.place, CancelOrder, job=job.id, reason="its owner discards what is kept")
         job.kept = job.home = 0
@@ -401,8 +401,8 @@ def _drop_gone(work: UnitOfWork, job: StoredJob) -> None:
     if job.kept:
         silent_sites.lose_kept(work, job)
         return
-    kept = work.sets(job)
-    kept.done.remove_all(ending.without(kept.done, job.delivered))
+    sets = work.sets(job)
+    sets.done.remove_all(ending.without(sets.done, job.delivered))
     work.keep_sets(job)
 
 

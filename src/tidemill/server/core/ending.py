@@ -251,8 +251,8 @@ def _stop(work: UnitOfWork, job: StoredJob) -> None:
     for site in sorted(sites):
         keep = bool(job.kept) and site == job.place
         work.order(site, CancelOrder, job=job.id, reason=job.reason, keep=keep)
-    kept = work.sets(job)
-    kept.leased = IntervalSet()
+    sets = work.sets(job)
+    sets.leased = IntervalSet()
     work.keep_sets(job)
 
 

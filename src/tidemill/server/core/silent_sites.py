@@ -115,8 +115,8 @@ def lose_kept(work: UnitOfWork, job: StoredJob) -> None:
         ending.drop_arrived(work, job)
     if lost:
         work.change_rows["insert_lost_results"].append((job.place, job.id, str(lost)))
-        kept = work.sets(job)
-        kept.done.remove_all(lost)
+        sets = work.sets(job)
+        sets.done.remove_all(lost)
         work.keep_sets(job)
     job.home = job.outputs = job.kept = 0
     job.place, job.told = job.berth, 0
@@ -156,10 +156,10 @@ def take_back(work: UnitOfWork, site: Site, dropped: Container[int]) -> None:
 
 
 def _results_again(work: UnitOfWork, site: Site, job: StoredJob, done: str) -> None:
-    kept = work.sets(job)
-    undone = IntervalSet(piece for span in IntervalSet.parse(done) for piece in kept.undone(*span))
-    kept.done.add_all(undone)
-    kept.leased.remove_all(undone)
+    sets = work.sets(job)
+    undone = IntervalSet(piece for span in IntervalSet.parse(done) for piece in sets.undone(*span))
+    sets.done.add_all(undone)
+    sets.leased.remove_all(undone)
     for other in work.leases_of(job.id):
         if other.state == ACTIVE and other.site != site.id:
             ending.give_back(work, job, other, "the job's outputs are at another site")
@@ -171,13 +171,13 @@ def _results_again(work: UnitOfWork, site: Site, job: StoredJob, done: str) -> N
 
 def _lease_again(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease) -> int:
     """Take a lost lease up again if no other site has any of its events; whether that was so."""
-    kept = work.sets(job)
-    rest = kept.undone(lease.first, lease.end)
-    elsewhere = job.place not in (0, site.id, job.berth) or kept.leased.touches(lease.first, lease.end)
+    sets = work.sets(job)
+    rest = sets.undone(lease.first, lease.end)
+    elsewhere = job.place not in (0, site.id, job.berth) or sets.leased.touches(lease.first, lease.end)
     if not rest or elsewhere or work.returned(lease) or job.delivering:
         return 0
     again = IntervalSet(rest)
-    kept.leased.add_all(again)
+    sets.leased.add_all(again)
     work.sums[work.campaign_of(job)].core_s += len(again) * lease.event_s * lease.cores
     work.end_lease(lease, ACTIVE)
     job.site = site.id

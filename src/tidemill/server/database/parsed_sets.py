@@ -54,19 +54,19 @@ class ParsedSets:
         """What `IntervalSet.parse` returns. `key`: the number of its job or lease, and the column."""
         if len(text) < self._large_text:
             return IntervalSet.parse(text)
-        known = self._known.get(key)
-        if known is None or known.text != text:
-            known = _Parsed(text, IntervalSet.parse(text))
-        self._keep(key, known)
-        return known.events.copy()
+        parsed = self._known.get(key)
+        if parsed is None or parsed.text != text:
+            parsed = _Parsed(text, IntervalSet.parse(text))
+        self._keep(key, parsed)
+        return parsed.events.copy()
 
     def text(self, key: tuple[int, str], events: IntervalSet) -> str:
         """What `str` returns. An unchanged set keeps its text."""
-        known = self._known.get(key)
-        if known is None or known.events != events:
-            known = _Parsed(str(events), events.copy())
-        self._keep(key, known)
-        return known.text
+        parsed = self._known.get(key)
+        if parsed is None or parsed.events != events:
+            parsed = _Parsed(str(events), events.copy())
+        self._keep(key, parsed)
+        return parsed.text
 
     def _keep(self, key: tuple[int, str], parsed: _Parsed) -> None:
         before = self._known.pop(key, None)

@@ -215,9 +215,9 @@ class UnitOfWork:
 
     def keep_sets(self, job: StoredJob) -> None:
         """The job's sets have changed: count them, and write them at the end."""
-        kept = self.sets(job)
-        job.n_done, job.n_failed, job.n_leased = len(kept.done), len(kept.failed), len(kept.leased)
-        job.n_canceled = len(kept.canceled)
+        sets = self.sets(job)
+        job.n_done, job.n_failed, job.n_leased = len(sets.done), len(sets.failed), len(sets.leased)
+        job.n_canceled = len(sets.canceled)
         self.touched[job.id] = None
 
     def enter(self, job: StoredJob, state: int) -> None:
@@ -308,9 +308,9 @@ class UnitOfWork:
         many = self.session.many
         touched = [self.jobs[each] for each in self.touched]
         for job in touched:
-            kept = self._sets.get(job.id)
-            if kept is not None:
-                self.memory.parsed.write(job, kept)
+            sets = self._sets.get(job.id)
+            if sets is not None:
+                self.memory.parsed.write(job, sets)
             self._account(job)
         self._account_completed()
         self.singles.write_completed(self.session)

@@ -145,8 +145,8 @@ def _own(text: str, site: str) -> Parsed:
             hint=_OWN,
         ) from error
     try:
-        told = msgspec.convert(table, _OwnFile)
-        zone: tzinfo | None = zone_of(told.zone) if told.zone else None
+        file = msgspec.convert(table, _OwnFile)
+        zone: tzinfo | None = zone_of(file.zone) if file.zone else None
     except UNDECODABLE as error:
         raise ConfigError(
             f"it is not a file of downtimes: {error}",
@@ -159,7 +159,7 @@ def _own(text: str, site: str) -> Parsed:
             hint=_OWN,
         )
     parsed = Parsed([], [])
-    for row in told.downtime[:ROWS_MAX]:
+    for row in file.downtime[:ROWS_MAX]:
         name = site or row.site
         moments = [row.start] if row.end is None else [row.start, row.end]
         if not name:

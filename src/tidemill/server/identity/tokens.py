@@ -164,8 +164,8 @@ class TokenVerifier:
 
     def _member(self, issuer: Issuer, subject: str, groups: list[Any]) -> RoleMember | None:
         """Who is named comes before whose group is; of several groups the first in the file counts."""
-        found = self._subjects.get((issuer.name, subject))
-        if found is not None:
-            return found
+        member = self._subjects.get((issuer.name, subject))
+        if member is not None:
+            return member
         fits = (each for name, group, each in self._groups if name == issuer.name and group in groups)
         return next(fits, None)

@@ -77,27 +77,27 @@ class SampleWindow:
                 if not _is_text(sent.allocation):
                     continue
                 key = (site, sent.allocation)
-                kept = self._allocations.pop(key, None) or _Allocation()
-                self._allocations[key] = kept
-                kept.nodes_total = min(max(0, sent.nodes_total), AT_MAX)
-                self._points -= kept.points
-                self._add(kept, NodeSeries(node=MEAN, points=sent.mean))
+                allocation = self._allocations.pop(key, None) or _Allocation()
+                self._allocations[key] = allocation
+                allocation.nodes_total = min(max(0, sent.nodes_total), AT_MAX)
+                self._points -= allocation.points
+                self._add(allocation, NodeSeries(node=MEAN, points=sent.mean))
                 for series in sent.nodes:
                     if series.node and _is_text(series.node):
-                        self._add(kept, series)
-                self._points += kept.points
+                        self._add(allocation, series)
+                self._points += allocation.points
             while len(self._allocations) > self._allocations_max or (
                 self._points > self._points_max and len(self._allocations) > 1
             ):
                 oldest = self._allocations.pop(next(iter(self._allocations)))
                 self._points -= oldest.points
 
-    def _add(self, kept: _Allocation, sent: NodeSeries) -> None:
-        series = kept.series.get(sent.node)
+    def _add(self, allocation: _Allocation, sent: NodeSeries) -> None:
+        series = allocation.series.get(sent.node)
         if series is None:
-            if len(kept.series) > NODES_SHOWN_MAX:
+            if len(allocation.series) > NODES_SHOWN_MAX:
                 return
-            series = kept.series[sent.node] = _Series()
+            series = allocation.series[sent.node] = _Series()
         for point in sent.points[-SERIES_MAX:]:
             if 0 <= point.at_us < AT_MAX and 0 < point.over_us < AT_MAX:
                 self._number += 1

@@ -112,12 +112,12 @@ class Poster:
 
     def _find(self, where: str) -> HookTarget:
         if "://" not in where:
-            found = self._hooks.get(where)
-            if found is None:
+            target = self._hooks.get(where)
+            if target is None:
                 raise LaterError(
                     f"there is no hook `{where}` any more", hint="`[[notify.hooks]]` in server.toml"
                 )
-            return found
+            return target
         host = urlsplit(where).hostname or ""
         if self._given is None or not self._config.allows("https", host):
             raise RefusedError(f"`notify.allowed` does not have `https://{host}` any more", transient=False)

@@ -56,11 +56,11 @@ def search(ask: PageRequest, made: Pages) -> str:
         of = web_pages.owners(ask.session, [number]).get(number)
         if of is not None and owner in (None, of):
             jobs = api_pages.rows_of(ask.session, [number])
-        found = web_pages.jobs(
+        page = web_pages.jobs(
             ask.session, Filter(begins=text, owner=owner), Sort.NEWEST, after=None, size=FOUND_MAX
         )
-        jobs += [row for row in found.rows if row.id != number]
-        more = found.found.after is not None
+        jobs += [row for row in page.rows if row.id != number]
+        more = page.found.after is not None
         campaigns = web_pages.campaigns(
             ask.session, web_pages.CampaignQuery(text=text, owner=owner, size=FOUND_MAX)
         )[0]

@@ -236,13 +236,14 @@ class Website:
     def _download(self) -> Handler:
         async def handle(request: BoundedRequest) -> Response:
             ask = self._ask(request, _visit(request))
-            found = await self.api.read(lambda session: jobs.download(ask(session)))
+            download = await self.api.read(lambda session: jobs.download(ask(session)))
             headers = {
-                "Content-Disposition": f'attachment; filename="{found.name}"', "Content-Length": str(found.size_bytes),
+                "Content-Disposition": f'attachment; filename="{download.name}"',
+                "Content-Length": str(download.size_bytes),
                 "Cache-Control": "no-store",
             }  # fmt: skip
             media = "application/octet-stream"
-            return StreamingResponse(found.pieces(), media_type=media, headers=headers)
+            return StreamingResponse(download.pieces(), media_type=media, headers=headers)
 
         return _route("/jobs/{job:int}/files/{number:int}", "GET", handle)
 
@@ -254,10 +255,10 @@ class Website:
         if isinstance(error, Strange):
             return self._show_in(request, visit)
         answer = error_reply(self.api, request, error)
-        told = msgspec.json.decode(answer.body, type=ErrorReply)
+        reply = msgspec.json.decode(answer.body, type=ErrorReply)
         status = answer.status_code
         identity = visit.session.identity if visit.session is not None else None
-        shown = self.pages.bare("error.html", status=status, told=told, identity=identity)
+        shown = self.pages.bare("error.html", status=status, told=reply, identity=identity)
         kept = {name: value for name, value in answer.headers.items() if not name.startswith("content-")}
         return _html(shown, status=status, headers=kept)
 

@@ -221,16 +221,16 @@ class Profiles:
             return False
         done, self._under_way = self._under_way, None
         try:
-            found = done.result()
+            search = done.result()
         except TidemillError as error:
             _log.warning("profiles.unread", reason=error.message, hint=error.hint)
             return False
         for pilot, tries in list(self._noted.items()):
             self._noted[pilot] = tries + 1
-            if pilot in found.found or tries >= NOTED_LOOKS_MAX:
+            if pilot in search.found or tries >= NOTED_LOOKS_MAX:
                 del self._noted[pilot]
         changed = False
-        for key, cost in found.costs.items():
+        for key, cost in search.costs.items():
             known = self._costs.get(key)
             self._costs[key] = cost
             self._has_news = True
@@ -238,7 +238,7 @@ class Profiles:
                 self._marks[key] = self._marks.get(key, 0) + 1
                 changed = True
                 _log.info("profile.known", app=key.app, version=key.version, runs=cost.runs, ops=cost.ops)
-        for entry, app, reads, missed in found.reads:
+        for entry, app, reads, missed in search.reads:
             self.reads.add(entry.job, app, reads)
             if self.has_read is not None and not missed:
                 self.has_read(entry, sum(each.bytes for each in reads))
@@ -470,9 +470,9 @@ def version_of(fleet: Path, job: int) -> Version | None:
     """The application that a job of a fleet runs, from the fleet's work files. Raises SiteError,
     ProtocolError."""
     programs: dict[int, Version] = {}
-    for told in work_files(fleet, _WorkFile):
-        programs.update({each.program: Version(each.app, each.version) for each in told.programs})
-        for each in told.jobs:
+    for file in work_files(fleet, _WorkFile):
+        programs.update({each.program: Version(each.app, each.version) for each in file.programs})
+        for each in file.jobs:
             if job_of(each.job) == job:
                 return programs.get(each.program)
     return None

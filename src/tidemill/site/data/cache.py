@@ -254,20 +254,20 @@ class DataCache:
 
     def compare(self, name: str) -> bool:
         """Whether the bytes of a doubtful copy are what they were. Reads all of it; needs no lock."""
-        kept = self._kept.get(name)
+        record = self._kept.get(name)
         try:
             with (self._directory / name).open("rb") as file:
-                return kept is not None and hashlib.file_digest(file, "sha256").hexdigest() == kept.sha256
+                return record is not None and hashlib.file_digest(file, "sha256").hexdigest() == record.sha256
         except FileNotFoundError:
             return False
 
     def compared(self, name: str, *, is_whole: bool) -> None:
         """Take what `compare` said."""
-        kept = self._kept.get(name)
-        if kept is None:
+        record = self._kept.get(name)
+        if record is None:
             return
         if is_whole:
-            kept.boot = self._boot
+            record.boot = self._boot
             self._write(name)
         else:
             self._drop_torn(name)
@@ -376,19 +376,19 @@ class DataCache:
                 continue
             content = read_bounded(self._about(name), KEPT_BYTES_MAX)
             try:
-                kept = msgspec.json.decode(content or b"", type=CopyRecord)
+                record = msgspec.json.decode(content or b"", type=CopyRecord)
             except UNDECODABLE:
-                kept = None
+                record = None
             status = path.stat()
-            if kept is None or status.st_size != kept.size_bytes:
+            if record is None or status.st_size != record.size_bytes:
                 self._unlink(name)
                 continue
-            self._kept[name] = kept
-            self._bytes += kept.size_bytes
+            self._kept[name] = record
+            self._bytes += record.size_bytes
             if status.st_nlink > 1:
                 self._linked.add(name)
             self._used_us[name] = self._about(name).stat().st_mtime_ns // 1000
-            self._names |= dict.fromkeys(kept.sources, name)
+            self._names |= dict.fromkeys(record.sources, name)
         for name in names:
             about, _, kind = name.removeprefix(".").rpartition(".")
             if name.startswith(".") and kind in ("json", "sha256") and about not in self._kept:
@@ -396,17 +396,17 @@ class DataCache:
 
     def _is_whole(self, name: str) -> bool:
         """Whether the copy is what it was. One of another boot or host is read: it may have been in memory only."""
-        kept = self._kept[name]
+        record = self._kept[name]
         path = self._directory / name
         if not path.exists():
             self._forget(name)
             return False
-        if kept.boot == self._boot:
+        if record.boot == self._boot:
             return True
-        if kept.sha256 is not None:
+        if record.sha256 is not None:
             with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() == kept.sha256:
-                    kept.boot = self._boot
+                if hashlib.file_digest(file, "sha256").hexdigest() == record.sha256:
+                    record.boot = self._boot
                     self._write(name)
                     return True
         self._drop_torn(name)
@@ -425,14 +425,14 @@ class DataCache:
         ]
 
     def _remember(self, name: str, url: str, version: str) -> None:
-        kept = self._kept[name]
+        record = self._kept[name]
         other = self._names.get(url)
         if other is not None and other != name:
             self._kept[other].sources.pop(url, None)
-        kept.sources[url] = version
-        while len(kept.sources) > SOURCES_MAX:
-            oldest = next(iter(kept.sources))
-            del kept.sources[oldest]
+        record.sources[url] = version
+        while len(record.sources) > SOURCES_MAX:
+            oldest = next(iter(record.sources))
+            del record.sources[oldest]
             self._names.pop(oldest, None)
         self._names[url] = name
         self._used_us.setdefault(name, clock.now_us())
@@ -454,13 +454,13 @@ class DataCache:
             path.unlink(missing_ok=True)
 
     def _forget(self, name: str) -> None:
-        kept = self._kept.pop(name, None)
-        self._bytes -= kept.size_bytes if kept is not None else 0
+        record = self._kept.pop(name, None)
+        self._bytes -= record.size_bytes if record is not None else 0
         self._pinned = None
         self._linked.discard(name)
         self._holders.pop(name, None)
         self._used_us.pop(name, None)
-        for url in kept.sources if kept is not None else ():
+        for url in record.sources if record is not None else ():
             self._names.pop(url, None)
 
     def _about(self, name: str) -> Path:

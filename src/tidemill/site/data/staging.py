@@ -563,8 +563,8 @@ class Stage:
             if one.kind is not InputKind.SHARED or not self._is_routed(step, one):
                 wanted.append(self._wanted(step, one))
                 continue
-            found = self._opened.shared(self._opened_job(step), one, step.directory / one.name, awaits)
-            wanted += [] if found is None else [found]
+            file = self._opened.shared(self._opened_job(step), one, step.directory / one.name, awaits)
+            wanted += [] if file is None else [file]
         if awaits:
             raise MovesPendingError(awaits)
         return wanted

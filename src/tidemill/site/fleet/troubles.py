@@ -73,11 +73,11 @@ def judge(job: site_state.SiteJob, error: TidemillError, *, staging: bool) -> Ju
             Evidence(failure=FailureClass.DISPATCH, message=message, at_us=at_us, fault=str(fault))
         )
     failure = FailureClass.STAGE_IN if staging else FailureClass.DISPATCH
-    known = None
+    kind = None
     if isinstance(error, TransferError):
-        failure, known = error.failure or failure, error.fault
+        failure, kind = error.failure or failure, error.fault
     if not error.transient and POLICY[failure].fault is not FaultKind.CREDENTIAL:
-        fault = "" if known is None else known
+        fault = "" if kind is None else kind
         return Judgement(Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)))
     fault = POLICY[failure].fault if failure is FailureClass.CREDENTIAL else FaultKind.SITE
     scope, name, prefix = _scope(job, error, staging=staging)
@@ -258,13 +258,13 @@ class SiteTroubles:
         findings = self._app_probes.step(apps, now_s)
         places = {ProbeTarget(each.scope, _place(each)) for each in in_doubt if each.scope in _PROBED}
         findings += self._probes.step(places, now_s)
-        for found in findings:
-            credential = isinstance(found.error, TransferError) and found.error.failure is _CREDENTIAL
-            usual = FailureClass.DISPATCH if found.target.scope == Scope.APP else FailureClass.STAGE_IN
+        for finding in findings:
+            credential = isinstance(finding.error, TransferError) and finding.error.failure is _CREDENTIAL
+            usual = FailureClass.DISPATCH if finding.target.scope == Scope.APP else FailureClass.STAGE_IN
             for failure in (usual, _CREDENTIAL):
                 is_it = failure is (_CREDENTIAL if credential else usual)
-                if found.error is None or is_it:
-                    self._waits.probed(found.reason(failure), now_us, is_well=found.error is None)
+                if finding.error is None or is_it:
+                    self._waits.probed(finding.reason(failure), now_us, is_well=finding.error is None)
 
     def _look_for_renewals(self, now_us: int) -> None:
         if not self._waits.is_needed:

@@ -212,12 +212,12 @@ class Wide:
             if events <= 0 or nodes not in self._standing:
                 continue
             seconds = self._event_s(key)
-            known = needs.get(nodes, Need(nodes=nodes, events=0, work_s=0.0, longest_s=0.0))
+            need = needs.get(nodes, Need(nodes=nodes, events=0, work_s=0.0, longest_s=0.0))
             needs[nodes] = Need(
                 nodes=nodes,
-                events=known.events + events,
-                work_s=known.work_s + (events + behind.get(key, 0)) * seconds,
-                longest_s=max(known.longest_s, key.timeout_s or seconds * SLACK),
+                events=need.events + events,
+                work_s=need.work_s + (events + behind.get(key, 0)) * seconds,
+                longest_s=max(need.longest_s, key.timeout_s or seconds * SLACK),
             )
         return list(needs.values())
 
@@ -251,7 +251,7 @@ class Wide:
         return measured or key.event_s or self._estimate_s(key.app) or DEFAULT_EVENT_S
 
     def _fleet(self, nodes: int, check: Callable[[], None]) -> OpenFleet:
-        known = self._standing.get(nodes)
-        if known is None:
-            known = self._standing[nodes] = self._fleets.open_new(self._log, check, width=nodes)
-        return known
+        fleet = self._standing.get(nodes)
+        if fleet is None:
+            fleet = self._standing[nodes] = self._fleets.open_new(self._log, check, width=nodes)
+        return fleet

@@ -16,7 +16,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, BatchSystem
 from tidemill.errors import SiteError
-from tidemill.harvest.account import broker_log as broker_log
+from tidemill.harvest.account import broker_log
 from tidemill.harvest.account.harm import OwnNodes, Tracker, Yielded
 from tidemill.harvest.plan import phase
 from tidemill.harvest.plan.pace import GlancePace, LastMinute, OwnJobs, awaited_s

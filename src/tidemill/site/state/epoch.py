@@ -153,9 +153,9 @@ def _seems_alive(directory: Path, owner: Owner, dead_s: float) -> bool | None:
     if (directory / f"{owner.epoch:06}.ended").exists():
         return False
     if owner.host == socket.gethostname() and owner.boot == processes.boot():
-        found = processes.find(owner.pid)
-        if found is not None:
-            return found.started == owner.start and not found.is_dead
+        process = processes.find(owner.pid)
+        if process is not None:
+            return process.started == owner.start and not process.is_dead
         if not processes.exists(owner.pid):
             return False
     beat = _read_beat(directory, owner.epoch)

@@ -184,10 +184,10 @@ def amend_status(site_dir: Path, **changes: Any) -> None:
 
 def note_failed_run(site_dir: Path, error: TidemillError) -> None:
     """The agent ends with this error."""
-    now_us, known = clock.now_us(), read_status(site_dir).status.failed
+    now_us, runs = clock.now_us(), read_status(site_dir).status.failed
     failed = FailedRuns(
-        times=known.times + 1 if known else 1,
-        since_us=known.since_us if known else now_us,
+        times=runs.times + 1 if runs else 1,
+        since_us=runs.since_us if runs else now_us,
         at_us=now_us,
         reason=error.message,
         hint=error.hint or "",

@@ -109,11 +109,11 @@ def health_of(directory: Path) -> CacheHealth | None:
 
     Raises SiteError, ProtocolError.
     """
-    found = read_state(directory)
-    if found is None:
+    state = read_state(directory)
+    if state is None:
         return None
-    alive = is_supervised(directory, found)
-    return CacheHealth(answers=found.answers, past=found.past) if alive else CacheHealth()
+    alive = is_supervised(directory, state)
+    return CacheHealth(answers=state.answers, past=state.past) if alive else CacheHealth()
 
 
 def host_name() -> str:

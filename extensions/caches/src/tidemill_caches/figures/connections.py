@@ -153,10 +153,10 @@ class Growth:
         """Bytes received from origins and sent to clients; clients are those at `port` of this host."""
         origin = client = 0
         for each in now:
-            known = self._before.get(each.cookie)
+            connection = self._before.get(each.cookie)
             if each.port == port:
-                client += each.sent - (known.sent if known else 0)
+                client += each.sent - (connection.sent if connection else 0)
             else:
-                origin += each.received - (known.received if known else 0)
+                origin += each.received - (connection.received if connection else 0)
         self._before = {each.cookie: each for each in now}
         return origin, client

@@ -102,20 +102,20 @@ class CacheLedger(msgspec.Struct, kw_only=True):
         return added
 
     def _added(self, close: FileClose) -> Sums:
-        known = self.files.pop(close.name, None)
+        file = self.files.pop(close.name, None)
         if len(self.files) >= FILES_MAX:
             del self.files[next(iter(self.files))]
         self.files[close.name] = KnownFile(close.blocks_done, close.access)
         is_new = close.access <= 1
         # a file that was removed and came back begins with the first access once more
-        was_lost = known is not None and close.access <= known.access
-        before = 0 if is_new or was_lost or known is None else known.blocks
-        unsure = known is None and not is_new
+        was_lost = file is not None and close.access <= file.access
+        before = 0 if is_new or was_lost or file is None else file.blocks
+        unsure = file is None and not is_new
         if unsure:
             fetched = min(close.miss_bytes, close.bytes_of(close.blocks_done))
         else:
             fetched = close.bytes_of(close.blocks_done) - close.bytes_of(min(before, close.blocks_done))
-        again = min(fetched, close.bytes_of(known.blocks)) if was_lost and known is not None else 0
+        again = min(fetched, close.bytes_of(file.blocks)) if was_lost and file is not None else 0
         return Sums(
             opens=1,
             hit_bytes=close.hit_bytes,

@@ -65,9 +65,9 @@ def round_trip_ms(origin: OriginPath) -> float:
     taken = []
     for _ in range(GREETINGS):
         start_s = clock.monotonic_s()
-        found = greet(origin.host, origin.port, GREET_S)
-        if not found.answers:
-            raise SiteError(f"`{origin.host}:{origin.port}` does not answer: {found.why}")
+        greeting = greet(origin.host, origin.port, GREET_S)
+        if not greeting.answers:
+            raise SiteError(f"`{origin.host}:{origin.port}` does not answer: {greeting.why}")
         taken.append(clock.monotonic_s() - start_s)
     return statistics.median(taken) / 2 * 1000
 

@@ -132,13 +132,13 @@ def cancel(
             f"events of job {job.id} cannot be canceled: the job is {state}",
             hint=f"`tidemill job show {job.id}` says what became of its events",
         )
-    kept = work.sets(job)
-    todo = IntervalSet(piece for span in events for piece in kept.undone(*span))
+    sets = work.sets(job)
+    todo = IntervalSet(piece for span in events for piece in sets.undone(*span))
     if not todo:
         return 0
     work.load_leases([job.id])
     _take_back(work, job, todo)
-    kept.canceled.add_all(todo)
+    sets.canceled.add_all(todo)
     _keep(work, job)
     if (
         not job.n_leased and job.home and not job.kept
@@ -195,9 +195,9 @@ def retry(
             f"events of job {job.id} cannot be retried now: its outputs are being delivered, or it is about to end",
             hint="try again when it has ended: `tidemill wait`",
         )
-    kept = work.sets(job)
-    _check_retriable(job, events, done=kept.done, open_=_open_of(work, job, events, has_ended=has_ended))
-    other_failed = ending.without(kept.failed, str(events))
+    sets = work.sets(job)
+    _check_retriable(job, events, done=sets.done, open_=_open_of(work, job, events, has_ended=has_ended))
+    other_failed = ending.without(sets.failed, str(events))
     failed_max = work.spec(job).failed_max
     if len(other_failed) > failed_max:
         raise ConflictError(
@@ -206,11 +206,11 @@ def retry(
             hint=f"retry these, too: {shown(other_failed)}; or all: `tidemill job retry {job.id}`",
         )
     if has_ended:
-        left = IntervalSet(kept.undone(0, job.events))
+        left = IntervalSet(sets.undone(0, job.events))
         left.remove_all(events)
-        kept.canceled.add_all(left)
-    kept.failed.remove_all(events)
-    kept.canceled.remove_all(events)
+        sets.canceled.add_all(left)
+    sets.failed.remove_all(events)
+    sets.canceled.remove_all(events)
     _keep(work, job)
     _reopen_failures(work, job, events)
     if not has_ended:
