@@ -2,8 +2,9 @@
 and cloudpickle where a result needs it.
 
 Small calls wait in a pipe of packets (pipe(2), O_DIRECT), one call each: the process takes the next one without
-waiting for its parent to be scheduled, and a packet that the parent reads back has not begun. Larger calls follow a
-mark in that pipe through a second one, in parts.
+waiting for its parent to be scheduled, and a packet that the parent reads back has not begun. Both may read at once, so
+a packet says which call it is of: how many came back does not say which. Larger calls follow a mark in that pipe
+through a second one, in parts.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TAIL_BYTES = 4096
 PAUSE_S = 0.2  #: how long a process may take to stop
 FUNCTIONS_MAX = 64  #: functions that travelled by value and are kept
 _FRAME = struct.Struct("<cI")  # of parts and results: kind, size
+_PACKET = struct.Struct("<cQ")  # what a packet begins with: kind, number of the call
 
 
 # ---- in the process --------------------------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ def _serve(packets_fd: int, parts_fd: int, out_fd: int) -> None:
             if not packet:
                 return
             if packet[:1] == channel.LAST:
-                run_call(functools.partial(pickle.loads, memoryview(packet)[1:]), sink)
+                run_call(functools.partial(pickle.loads, memoryview(packet)[_PACKET.size :]), sink)
             else:
                 run_parts(parts, sink)
             sys.stdout.flush()
@@ -209,7 +211,7 @@ def _serve(packets_fd: int, parts_fd: int, out_fd: int) -> None:
 
 def fits_packet(content: bytes) -> bool:
     """Whether a pickled call is small enough to wait in the pipe of packets."""
-    return len(content) < PACKET_BYTES
+    return len(content) <= PACKET_BYTES - _PACKET.size
 
 
 class CallProcess:
@@ -251,13 +253,13 @@ class CallProcess:
         self.speaks = True  #: it has not closed its stderr
         self._heard = bytearray()
 
-    def push(self, content: bytes) -> bool:
+    def push(self, number: int, content: bytes) -> bool:
         """Queue a call that fits a packet; False if the queue is full."""
-        return self._push(channel.LAST + content)
+        return self._push(_PACKET.pack(channel.LAST, number) + content)
 
-    def push_parts(self) -> bool:
+    def push_parts(self, number: int) -> bool:
         """Queue a call whose parts are then written with `feed`; False if the queue is full."""
-        return self._push(channel.PART)
+        return self._push(_PACKET.pack(channel.PART, number))
 
     def _push(self, packet: bytes) -> bool:
         try:
@@ -268,13 +270,13 @@ class CallProcess:
             pass  # its end is heard on its other pipe
         return True
 
-    def take_back(self) -> int:
-        """Empty the queue of packets: how many calls it has not begun."""
-        count = 0
+    def take_back(self) -> set[int]:
+        """Empty the queue of packets: the numbers of the calls that it has not begun. It may take one in between."""
+        numbers = set()
         with contextlib.suppress(BlockingIOError):
-            while os.read(self._taken_fd, PACKET_BYTES):
-                count += 1
-        return count
+            while packet := os.read(self._taken_fd, PACKET_BYTES):
+                numbers.add(_PACKET.unpack_from(packet)[1])
+        return numbers
 
     def feed(self) -> None:
         """Write what it takes of a large call."""

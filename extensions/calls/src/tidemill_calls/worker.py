@@ -195,7 +195,7 @@ class Worker:
             self._waiting.append(_Call(frame.number, self._coming.pop(frame.number)))
         elif self._is_set_up and not (self._queued or self._waiting) and self._large is None:
             process = self._begin()
-            if process.push_parts():
+            if process.push_parts(frame.number):
                 self._large, self._large_is_whole = frame.number, False
                 process.parts += b"".join(
                     framed(channel.PART, each) for each in self._coming.pop(frame.number)
@@ -204,8 +204,11 @@ class Worker:
     def _take_out(self, number: int) -> bool:
         """Forget a call that has not begun; False if there is none of that number."""
         if self._process is not None and any(each.number == number for each in self._queued):
-            for _ in range(self._process.take_back()):
-                self._waiting.appendleft(self._queued.pop())
+            back, running = self._process.take_back(), self.running
+            self._waiting.extendleft(each for each in reversed(self._queued) if each.number in back)
+            self._queued = deque(each for each in self._queued if each.number not in back)
+            if self.running != running:
+                self._began_s = time.monotonic()  # the first one came back, and another had begun
         before = len(self._waiting)
         self._waiting = deque(each for each in self._waiting if each.number != number)
         return len(self._waiting) < before
@@ -223,12 +226,12 @@ class Worker:
         while self._waiting and self._is_set_up and self._large is None:
             call = self._waiting[0]
             if call.is_small and len(self._queued) < QUEUED_MAX:
-                if not self._begin().push(call.content[0]):
+                if not self._begin().push(call.number, call.content[0]):
                     return
                 self._queued.append(self._waiting.popleft())
             elif not self._queued:
                 process = self._begin()
-                if not process.push_parts():
+                if not process.push_parts(call.number):
                     return
                 self._large, self._large_is_whole = call.number, True
                 process.parts += self._waiting.popleft().frames()
