@@ -59,11 +59,12 @@ OPTIONS_commands := $(TWO)
 OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # What a group takes of the ROOM beside others, in tenths of a processor: of two processors, and a little more, as each
-# waits at times. Clusters and services mostly wait. `fault` alone keeps two processors busy; beside others its own
-# deadlines pass. What takes longest comes first, then what fills the room; `s3-server` is what test-transfer waits for.
+# waits at times. Clusters and services mostly wait: the tests of extensions run beside them. `fault` alone keeps two
+# processors busy; beside others its own deadlines pass. What takes longest comes first, then what fills the room;
+# `s3-server` is what test-transfer waits for.
 ROOM := 24
 ORDER := \
-  s3-server:12 test-slurm:4 test-ordinary:4 test-sge:4 test-local:12 test-commands:12 test-attack:12 test-pbs:9 test-browser:10 test-postgresql:12 test-transfer:8 \
+  test-slurm:4 test-ordinary:4 test-sge:4 $(EXTENSIONS:%=test-%:6) check-rust:12 s3-server:12 test-local:12 test-commands:12 test-attack:12 test-pbs:9 test-browser:10 test-postgresql:12 test-transfer:8 \
   test-xcache:8 test-slurmdbd:8 test-integrations:8 test-rucio:8 test-rabbitmq:8 test-squashfs:10 test-containers:8 test-benches:12 test-fault:24
 
 .PHONY: help fuzz schemathesis large setup node quickstart s3-server test test-groups test-all $(GROUPS:%=test-%) $(EXTENSIONS:%=test-%) test-extensions check check-python check-rust test-core test-rust gen fault cut bench screenshots site bench-slurm dist release bundle container clean
@@ -81,16 +82,16 @@ quickstart: ## a campaign of real Pythia jobs on this machine, with a report
 	@scripts/setup.sh run
 	@.venv/bin/tidemill quickstart
 
-# Python and Rust side by side: each waits for the other's processor time only.
-TEST := check-python:12 check-rust:12 test-core:12 test-rust:12 $(EXTENSIONS:%=test-%:12)
-test: setup ## what fits in ten minutes: checks, unit, property, contract and end-to-end tests, cargo test
+# Side by side: a target waits for the processor time of the other ones only.
+TEST := test-core:12 test-rust:8 check-python:4
+test: setup ## the core's tests and checks: types, house rules, unit, property, contract and end-to-end tests, cargo test
 	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(TEST)
 
 # WITHOUT="test-x test-y" leaves some out; ORDER="test-x test-y" runs only these.
-test-groups: setup ## every group of tests that needs a cluster, a server or a browser: see tests/README.md
+test-groups: setup ## the rest: each extension alone, clippy, each group that needs a cluster, a server or a browser
 	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(WITHOUT:%=--without=%) $(ORDER)
 
-test-all: setup ## `make test`, then every group of tests 
+test-all: setup ## `make test`, then `make test-groups`
 	@.venv/bin/python scripts/run_stages.py --room=$(ROOM) $(TEST) $(ORDER)
 
 check: setup check-python check-rust ## formats, types, walls between packages, house rules, generated files
