@@ -60,9 +60,9 @@ class BatchKind(NamedTuple):
     """What the core knows of a kind of batch system before it asks one."""
 
     open: BatchOpener
-    submits: tuple[str, ...]  #: commands by which a login node shows that it has this kind
-    asks: tuple[str, ...]  #: those that show the machine
-    cancels: str  #: the command that ends jobs by their numbers
+    submit_commands: tuple[str, ...]  #: by which a login node shows that it has this kind: all are on PATH
+    query_commands: tuple[str, ...]  #: which show the machine: where all are on PATH, it can be read
+    cancel_words: str  #: what people type before the numbers of jobs to end them, such as `scancel`
     shows_plan: bool = True  #: False: `harvest.policy` is `windows` unless site.toml names another
     lowers_limits: bool = True  #: False: running jobs keep their limits, and end because their pilots leave
     #: further values of a new site.toml: dotted key, TOML text (empty = the default stays), origin
@@ -115,7 +115,7 @@ def commands_of(name: str, *, submits: bool) -> tuple[str, ...]:
         kind = kind_of(name)
     except ConfigError:  # its use says what is missing
         return extensions.batch_commands(name)
-    return kind.submits if submits else kind.asks
+    return kind.submit_commands if submits else kind.query_commands
 
 
 def kinds_here(*, submits: bool) -> list[str]:

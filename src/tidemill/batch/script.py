@@ -75,18 +75,19 @@ class ScriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch system's scripts differ by."""
 
     directory: Path  #: SITE/batch
-    index: str = "0"  #: shell expression of an element's number
+    #: the index of an array's element, from 0: arithmetic of the shell, as inside `$(( ))`
+    index: str = "0"
     launcher: str = "fork"
     head: str = ""  #: lines of directives
 
 
-def compose(submission: BatchSubmission, place: ScriptDialect) -> str:
+def compose(submission: BatchSubmission, dialect: ScriptDialect) -> str:
     """The text of a batch script."""
-    lines = ["#!/bin/sh", place.head] if place.head else ["#!/bin/sh"]
-    lines.append(f"dir={shlex.quote(str(place.directory))}")
+    lines = ["#!/bin/sh", dialect.head] if dialect.head else ["#!/bin/sh"]
+    lines.append(f"dir={shlex.quote(str(dialect.directory))}")
     lines.append(f"name={shlex.quote(submission.name)}")
     if submission.count > 1:
-        lines.append(f'name="$name.$(({place.index}))"')
+        lines.append(f'name="$name.$(({dialect.index}))"')
     lines += ["TIDEMILL_ALLOCATION=$name", "export name dir TIDEMILL_ALLOCATION"]
     limit_s = max(1, int(submission.walltime_s))
     term_s = max(1, round(limit_s - min(TERM_BEFORE_S, limit_s / 4)))
@@ -94,7 +95,7 @@ def compose(submission: BatchSubmission, place: ScriptDialect) -> str:
     warn_s = 0 if before_s is None else min(term_s - 1, max(1, round(limit_s - before_s)))
     text = _WRAPPER.replace("@START_BY@", str(int(submission.start_by_s or 0)))
     text = text.replace("@WARN@", str(warn_s)).replace("@REST@", str(max(1, term_s - warn_s)))
-    command = " ".join(shlex.quote(word) for word in _launched(submission, place))
+    command = " ".join(shlex.quote(word) for word in _launched(submission, dialect))
     command = command.replace(_NAME, '"$name"').replace(_STATUS, '"$dir/exit/.$name.status"')
     return "\n".join(lines) + text.replace("@COMMAND@", command)
 
@@ -113,12 +114,12 @@ def node_script(directory: Path, name: str) -> Path:
     return directory / "scripts" / f"{name}.node"
 
 
-def _launched(submission: BatchSubmission, place: ScriptDialect) -> list[str]:
+def _launched(submission: BatchSubmission, dialect: ScriptDialect) -> list[str]:
     """The name goes along as an argument: Open MPI takes no environment to other nodes."""
-    command = ["/bin/sh", str(node_script(place.directory, submission.name)), _NAME]
+    command = ["/bin/sh", str(node_script(dialect.directory, submission.name)), _NAME]
     if submission.nodes == 1 or not submission.ranks:
         return command
-    return launch_words(place.launcher, submission.nodes, command, status_files=Path(_STATUS))
+    return launch_words(dialect.launcher, submission.nodes, command, status_files=Path(_STATUS))
 
 
 def _quote(word: str) -> str:

@@ -28,8 +28,8 @@ def start(folder: Path, script: str, **changes: Any) -> subprocess.Popen[bytes]:
     }  # fmt: skip
     submission = BatchSubmission(**{**values, **changes})
     records = Records(folder / "it's here")
-    place = ScriptDialect(directory=records.directory, index="INDEX")
-    path = records.prepare(submission.name, compose(submission, place), node_text(submission))
+    dialect = ScriptDialect(directory=records.directory, index="INDEX")
+    path = records.prepare(submission.name, compose(submission, dialect), node_text(submission))
     return subprocess.Popen(["/bin/sh", path], env={"PATH": "/usr/bin:/bin", "INDEX": "3"})
 
 

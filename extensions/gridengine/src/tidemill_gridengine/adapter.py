@@ -107,8 +107,8 @@ class GridEngineBatchSystem:
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
             kind = detect(self._config.launcher)
-        place = ScriptDialect(directory=self._records.directory, index="SGE_TASK_ID - 1", launcher=kind)
-        text = compose(submission, place)
+        dialect = ScriptDialect(directory=self._records.directory, index="SGE_TASK_ID - 1", launcher=kind)
+        text = compose(submission, dialect)
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
         script = self._records.prepare(name, text, node_text(submission))
         reply = self._budget.act([*submit_start(), *words, str(script)])

@@ -8,9 +8,9 @@ from tidemill_gridengine.adapter import GridEngineBatchSystem
 
 KIND = BatchKind(
     open=GridEngineBatchSystem,
-    submits=("qsub", "qconf"),
-    asks=("qstat", "qhost"),
-    cancels="qdel",
+    submit_commands=("qsub", "qconf"),
+    query_commands=("qstat", "qhost"),
+    cancel_words="qdel",
     shows_plan=False,
     lowers_limits=False,
     choices=setup.choices,

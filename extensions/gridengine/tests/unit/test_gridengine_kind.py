@@ -57,7 +57,7 @@ def test_it_shows_by_its_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / name).chmod(0o755)
     assert kinds_here(submits=True) == ["gridengine"]
     assert kinds_here(submits=False) == []
-    assert kind_of("gridengine").asks == ("qstat", "qhost")
+    assert kind_of("gridengine").query_commands == ("qstat", "qhost")
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ class PbsBatchSystem:
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
             kind = detect(self._config.launcher, own="pbsdsh" if shutil.which("pbsdsh") else "")
-        place = ScriptDialect(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
-        script = self._records.prepare(name, compose(submission, place), node_text(submission))
+        dialect = ScriptDialect(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
+        script = self._records.prepare(name, compose(submission, dialect), node_text(submission))
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
         runs = command.script_words(script)
         reply = self._budget.act([*words, "-N", name[: self._name_chars_max], *runs])

@@ -211,7 +211,7 @@ def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None
 
     here = kinds.kinds_here(submits=True)
     if args.batch not in (None, "local", *here):
-        wanted = kinds.kind_of(args.batch).submits
+        wanted = kinds.kind_of(args.batch).submit_commands
         missing = [name for name in wanted if shutil.which(name) is None]
         raise SiteError(
             f"the commands of {args.batch} are not on PATH: {', '.join(missing)}",
@@ -232,7 +232,11 @@ def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None
             raise SiteError(
                 error.message, hint=error.hint or advise(error.message), transient=error.transient
             ) from error
-        return kind, "as you said" if args.batch else f"`{kinds.kind_of(kind).submits[0]}` is on PATH", facts
+        return (
+            kind,
+            "as you said" if args.batch else f"`{kinds.kind_of(kind).submit_commands[0]}` is on PATH",
+            facts,
+        )
     return "local", "as you said" if args.batch else f"no cluster was found{passed_over}", None
 
 

@@ -140,7 +140,7 @@ def _choose(args: Namespace) -> tuple[str, Path | None]:
     if args.dir is not None:
         return "", site_directory(args)
     if args.batch is not None:
-        missing = [name for name in kinds.kind_of(args.batch).asks if shutil.which(name) is None]
+        missing = [name for name in kinds.kind_of(args.batch).query_commands if shutil.which(name) is None]
         if missing:
             raise SiteError(
                 f"the commands of {args.batch} are not on PATH: {', '.join(missing)}",
@@ -153,7 +153,8 @@ def _choose(args: Namespace) -> tuple[str, Path | None]:
     if (site / "site.toml").is_file() and (not here or read_site(site).batch in here):
         return "", site.absolute()
     if not here:
-        lasts = [f"`{kinds.commands_of(kind, submits=False)[-1]}`" for kind in kinds.names()]
+        known = [kinds.commands_of(kind, submits=False) for kind in kinds.names()]
+        lasts = [f"`{each[-1]}`" for each in known if each]  # none of an extension that is at fault
         looked = " and ".join(filter(None, [", ".join(lasts[:-1]), lasts[-1]]))
         raise SiteError(
             f"no batch system was found: {looked} are not on PATH, and `{site}` is not a site",

@@ -81,7 +81,7 @@ def cancel_command(batch: str, jobs: Iterable[UnendedJob]) -> str:
     """The command that ends these jobs; empty if no number is known, or not the batch system."""
     numbers = [each.number for each in jobs if each.number]
     try:
-        word = "kill" if batch == "local" else kind_of(batch).cancels
+        words = "kill" if batch == "local" else kind_of(batch).cancel_words
     except ConfigError:  # its extension is gone: the jobs are listed all the same
         return ""
-    return " ".join([word, *numbers]) if numbers else ""
+    return " ".join([words, *numbers]) if numbers else ""
