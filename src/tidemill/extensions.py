@@ -247,8 +247,41 @@ def _imported(extension: Extension, target: str) -> Any:
         raise ConfigError(text, hint=_again(extension.name)) from error
 
 
+def at_fault(error: BaseException) -> tuple[str, bool]:
+    """The installed extension whose code an exception came through last (empty = none), and whether the core raised it
+    for that code."""
+    packages = {
+        target.partition(":")[0].partition(".")[0]: each.name
+        for each in installed().values()
+        for named in each.entries.values()
+        for target in named.values()
+    }
+    found, is_of_core = "", False
+    trace = error.__traceback__
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in packages:
+            found, is_of_core = packages[package], False
+        elif package == "tidemill":
+            is_of_core = True
+        trace = trace.tb_next
+    return found, bool(found) and is_of_core
+
+
+def unfit(group: str, name: str, found: object, expected: str) -> ConfigError:
+    """The error for an entry point of an installed extension whose object is not what its group expects."""
+    extension = owner(group, name)
+    target = installed()[extension].entries[group][name]
+    what = f"the class `{found.__name__}`" if isinstance(found, type) else f"of type `{type(found).__name__}`"
+    text = f"the extension `{extension}`: its entry point `{name} = {target}` in [{group}] is {what}, not {expected}"
+    return ConfigError(text, hint=_again(extension))
+
+
 def _again(name: str) -> str:
-    return f"install it again: pip install 'tidemill[{name}]'"
+    """What to do about an extension that cannot be used; only this repository's are extras of `tidemill`."""
+    if name in KNOWN:
+        return f"install it again: pip install 'tidemill[{name}]'"
+    return f"install it again, made for Tidemill {__version__}, or remove it: pip uninstall tidemill-{name}"
 
 
 def _mismatch(extension: Extension) -> str:

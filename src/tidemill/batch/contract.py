@@ -1,4 +1,9 @@
-"""What every batch system does for us. An implementation knows command lines and names, nothing of jobs or fleets."""
+"""What every batch system does for us. An implementation knows command lines and names, nothing of jobs or fleets.
+
+An adapter raises SiteError for whatever fails outside of it, also for replies that it cannot read: the agent then polls
+again later. Any other exception is a bug: it ends the agent, or the command that asked, with a message that names the
+extension and a file with the traceback. `tidemill up` starts the agent again after seconds; pilots run on meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +25,18 @@ FAR_FUTURE_S = 4e9
 
 
 class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """Allocations to ask for: one, or `count` alike as an array where the batch system has arrays.
+    """Allocations to ask for: one, or `count` alike as an array where `BatchKind.has_arrays`.
 
     `command` runs once on each node, started by the site's launcher where there is more than one; what it prints goes
     to small files. With `count` > 1 the allocations are named by `element_name`.
+
+    An adapter obeys these fields or refuses the submission (SiteError that is not transient): `name`, `command`,
+    `nodes`, `cores`, `walltime_s`, `environment`, `count`, `ranks`, `features`, `partition`, `account`; `exclude`, too,
+    unless `BatchKind.excludes_nodes` is False; `whole` and `memory_mb` where `whole` is False.
+
+    It may ignore the others. Pilots measure the memory that they have, and leave when they start after `start_by_s`;
+    where a batch system has no one word for GPUs, `cluster.directives` ask for them instead of `gpus`. Without `avoid`
+    and `leaves_gpus` plain work may hold nodes that work with GPUs waits for; without `polite` other users wait longer.
     """
 
     name: str  #: unique for ever: the batch system is asked by it, never by its own number
@@ -38,7 +51,7 @@ class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     leaves_gpus: bool = False
     has_gpus: bool = True  #: whether its pilots may be given work for GPUs, as far as is known
     environment: dict[str, str] = {}
-    count: int = 1
+    count: int = 1  #: at most `Snapshot.array_max` where that is known
     #: fewer nodes, or a shorter limit, will do, down to these; the broker asks for neither (docs/decisions/0008)
     nodes_min: int | None = None
     walltime_min_s: float | None = None
@@ -65,7 +78,7 @@ class Answer(StrEnum):
 
     FOUND = "found"
     GONE = "gone"
-    UNCLEAR = "unclear"  #: submitted but unknown: unclear for UNKNOWN_S, then gone
+    UNCLEAR = "unclear"  #: submitted but unknown: so for `batch.constants.UNKNOWN_S`, then gone
 
 
 class Ending(StrEnum):
@@ -85,7 +98,8 @@ class Ending(StrEnum):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of one allocation. `reason` is the batch system's own where it reports one."""
+    """The status of one allocation. `reason` is the batch system's own where it reports one: why the allocation waits
+    (people read it as `BatchKind.shown_reason` has it), or why it ended."""
 
     answer: Answer
     state: AllocationState = AllocationState.LOST  #: where found
@@ -145,12 +159,12 @@ class CommandCounts(msgspec.Struct, kw_only=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What `site init` finds out about a machine. Empty = could not be seen; `notes` say why, for people."""
 
-    system: str  #: `Slurm 22.05.8`
+    system: str  #: name and version, such as `Slurm 22.05.8`: the contract suite looks for a digit
     partitions: list[PartitionFacts] = []
     nodes: list[Node] = []  #: as they are now
     accounts: list[str] = []  #: the user's, the default first
     qos: list[str] = []
-    array_max: int = 0  #: elements in one array at most; 0 = no arrays
+    array_max: int = 0  #: elements in one array at most; 0 = no arrays. Plans follow `Snapshot.array_max`
     jobs_max: int | None = None  #: of a user at once
     submits_max: int | None = None
     others_hidden: bool = False
@@ -159,7 +173,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     architectures: list[str] = []
     launchers: list[str] = []  #: `srun`, `mpiexec (Open MPI 4.1.4)`
     limits: list[str] = []  #: others of the user's accounts and QOS, in the batch system's words
-    is_accounted: bool = False  #: sacct can be asked for past jobs
+    is_accounted: bool = False  #: sacct can be asked for past jobs; no other accounting is read
     refused: str = (
         ""  #: why a job of one whole node would be refused now; empty = it would not be, or unknown
     )
@@ -188,7 +202,7 @@ class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine as it is now, for allocations of one shape. Goes when the agent reads snapshots."""
+    """The machine as it is now, for allocations of one shape: see `BatchSystem.machine`."""
 
     nodes: int
     nodes_free: int
@@ -199,7 +213,8 @@ class MachineTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSystem(Protocol):
-    """A batch system. Every call is bounded in time and bytes, and raises SiteError (transient or not) when it fails.
+    """A batch system. Every call is bounded in time and bytes, and raises SiteError (transient or not) when it fails,
+    and nothing else (see this module's docstring).
 
     No call ever touches a job that is not Tidemill's: Tidemill's jobs have one of our names, our comment and our user.
     """
@@ -216,7 +231,11 @@ class BatchSystem(Protocol):
     def plain(self, names: Collection[str]) -> PlainReply:
         """Which of these allocations have not ended, by another query than that of `status`, with as few options as
         possible: by number if numbers are known, for PLAIN_MAX submissions at most. An allocation that it does not show
-        may still run."""
+        may still run.
+
+        It is asked for allocations that a reply to `status` should show and does not: a filter, a wrapper or a setting
+        of the user may hide them. A batch system that has one command only is asked by it for single numbers, without
+        the options, filters and format of `status`; where it shows no single jobs, for all of the user's."""
 
     def cancel(self, names: Collection[str]) -> None:
         """End these allocations, TERM first, by one call; those that have ended or are unknown are passed over."""
@@ -226,7 +245,10 @@ class BatchSystem(Protocol):
         may be a little later. Those that cannot be shortened are left out."""
 
     def machine(self) -> MachineTotals:
-        """What there is and what is free."""
+        """What there is and what is free.
+
+        The agent asks this once, when it starts, of the embedded batch system with the policy `demand`, where it reads
+        no snapshots. Of a centre's batch system only the contract suite asks it: the sums of a snapshot will do."""
 
     def snapshot(self) -> Snapshot:
         """The machine as it is now, by a bounded number of queries."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tidemill import extensions
+from tidemill.batch import reasons
 from tidemill.batch.contract import BatchSystem, Facts
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ConfigError, did_you_mean
@@ -56,6 +57,15 @@ def _no_remarks(read: SiteConfig | None, sources: set[str]) -> Iterable[tuple[st
     return ()
 
 
+def _as_it_is(reason: str) -> tuple[str, str]:
+    return reason, ""
+
+
+def no_reason(reason: str) -> tuple[str, str]:
+    """Nothing: what this batch system says of a job that waits does not help people."""
+    return "", ""
+
+
 class BatchKind(NamedTuple):
     """What the core knows of a kind of batch system before it asks one."""
 
@@ -65,6 +75,17 @@ class BatchKind(NamedTuple):
     cancel_words: str  #: what people type before the numbers of jobs to end them, such as `scancel`
     shows_plan: bool = True  #: False: `harvest.policy` is `windows` unless site.toml names another
     lowers_limits: bool = True  #: False: running jobs keep their limits, and end because their pilots leave
+    #: False: those of an array's elements do; where nodes are yielded, single jobs are submitted before arrays
+    lowers_limits_of_elements: bool = True
+    #: False: `BatchSubmission.count` is always 1, and few allocations are asked for at once; where it depends on the
+    #: site, see `Snapshot.array_max`
+    has_arrays: bool = True
+    #: False: `BatchSubmission.exclude` has no effect, and nodes in quarantine may be given to Tidemill again; otherwise
+    #: what waits is canceled when a node goes into quarantine, and asked for again without that node
+    excludes_nodes: bool = True
+    #: what people read of `Status.reason` of an allocation that waits: the text and, where known, its meaning; the text
+    #: is empty where it says no more than that the allocation waits
+    shown_reason: Callable[[str], tuple[str, str]] = _as_it_is
     #: further values of a new site.toml: dotted key, TOML text (empty = the default stays), origin
     choices: Callable[[Facts], list[tuple[str, str, str]]] = _no_choices
     #: the user's settings for jobs, which `site init` copies
@@ -86,8 +107,18 @@ def _pbs(directory: Path, config: Cluster, *, key: str, account: str) -> BatchSy
 
 
 CORE = {
-    "slurm": BatchKind(_slurm, ("sbatch", "squeue"), ("sinfo", "squeue"), "scancel"),
-    "pbs": BatchKind(_pbs, ("qsub", "pbsnodes"), ("qstat", "pbsnodes"), "qdel"),
+    "slurm": BatchKind(
+        _slurm, ("sbatch", "squeue"), ("sinfo", "squeue"), "scancel", shown_reason=reasons.of_slurm
+    ),
+    "pbs": BatchKind(
+        _pbs,
+        ("qsub", "pbsnodes"),
+        ("qstat", "pbsnodes"),
+        "qdel",
+        lowers_limits_of_elements=False,  # qalter(1B): "Invalid request"
+        excludes_nodes=False,
+        shown_reason=reasons.of_pbs,
+    ),
 }
 
 
@@ -102,11 +133,19 @@ def kind_of(name: str) -> BatchKind:
     kind = CORE.get(name) or extensions.find(extensions.BATCH, name)
     if isinstance(kind, BatchKind):
         return kind
+    if extensions.owner(extensions.BATCH, name):
+        raise extensions.unfit(extensions.BATCH, name, kind, "a `BatchKind` (tidemill.batch.kinds)")
     known = [*names(), "local"]
     listed = ", ".join(f"`{each}`" for each in known)
     raise ConfigError(
         f"`{name}` is not a batch system", hint=did_you_mean(name, known) or f"there are: {listed}"
     )
+
+
+def shown_reason(name: str, reason: str) -> tuple[str, str]:
+    """What people read of why an allocation waits: the word of the batch system of this name, in one line, and its
+    meaning where known; empty where the word says no more than that it waits."""
+    return ("", "") if name == "local" else kind_of(name).shown_reason(" ".join(reason.split()))
 
 
 def commands_of(name: str, *, submits: bool) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What the batch system's word for why a job waits means, in plain words. Pure.
 
 Slurm's reasons: https://slurm.schedmd.com/job_reason_codes.html; limits: https://slurm.schedmd.com/resource_limits.html.
-PBS's comments (`job_info.cpp`) are sentences already. Grid Engine shows a state only.
+PBS's comments (`job_info.cpp`) are sentences already.
 """
 
 from __future__ import annotations
@@ -99,12 +99,11 @@ def slurm_meaning(reason: str) -> str:
     return "; ".join(dict.fromkeys(each for each in found if each))
 
 
-def shown_reason(system: str, reason: str) -> tuple[str, str]:
-    """The batch system's word and its meaning, for people; the word is empty where it says no more than that the job
-    waits."""
-    text = " ".join(reason.split())
-    if system == "slurm":
-        return text, slurm_meaning(text)
-    if system == "pbs":
-        return text.removeprefix("Not Running: "), ""
-    return "", ""
+def of_slurm(reason: str) -> tuple[str, str]:
+    """A reason of Slurm and its meaning."""
+    return reason, slurm_meaning(reason)
+
+
+def of_pbs(comment: str) -> tuple[str, str]:
+    """A comment of PBS without its first words, which say no more than that the job waits."""
+    return comment.removeprefix("Not Running: "), ""

@@ -300,17 +300,29 @@ def _bug(error: Exception, *, as_json: bool) -> int:
         path: str | None = file.name
     except OSError:
         path = None
+    whose, report = _whose_bug(error)
+    message = f"this is a bug of {whose}: {type(error).__name__}: {error}"
     if as_json:
-        message = f"this is a bug of Tidemill: {type(error).__name__}: {error}"
-        _show_error("Bug", message, f"please report it; the traceback is in `{path}`", EXIT_BUG)
+        _show_error("Bug", message, f"{report}; the traceback is in `{path}`", EXIT_BUG)
         return EXIT_BUG
-    say(f"error: this is a bug of Tidemill: {type(error).__name__}: {error}")
+    say(f"error: {message}")
     if path is None:
-        hint("please report it; the traceback follows")
+        hint(f"{report}; the traceback follows")
         say_lines(text)
     else:
-        hint(f"please report it; the traceback is in `{path}`")
+        hint(f"{report}; the traceback is in `{path}`")
     return EXIT_BUG
+
+
+def _whose_bug(error: Exception) -> tuple[str, str]:
+    """Whose bug this is, by the modules that the exception came through, and the request to report it."""
+    name, is_of_core = extensions.at_fault(error)
+    if not name or (is_of_core and name in extensions.KNOWN):
+        return "Tidemill", "please report it"
+    if name in extensions.KNOWN:
+        return f"Tidemill's extension `{name}`", "please report it"
+    whose = f"the extension `{name}`" + (", or of Tidemill" if is_of_core else "")
+    return whose, f"please report it to those who make `tidemill-{name}`"
 
 
 if __name__ == "__main__":

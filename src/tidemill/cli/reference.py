@@ -30,7 +30,7 @@ same name ([names of campaigns](operations.md#names-of-campaigns)).
 | 1 | the job failed, or was canceled |
 | 2 | usage or configuration is wrong |
 | 3 | site, service or network: try again |
-| 70 | a bug of Tidemill; the message names the file with the traceback |
+| 70 | a bug of Tidemill, or of an extension; the message names the file with the traceback |
 
 Text of payloads, sites and jobs is printed without control characters: each is shown as its JSON escape, such as
 `\\u001b`, also in files and pipes. Only `run` and `job logs` write a payload's own output byte by byte into a file or a

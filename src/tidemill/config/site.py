@@ -117,7 +117,8 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         doc(
             "`yield` releases nodes before regular jobs wait; `preempt` leaves that to the scheduler; `capped` fits "
             "its limits to the gaps and never yields; `windows` uses only what no plan needs; `demand` queues like "
-            "any user's jobs. none = `demand` on the local batch system, `windows` on Grid Engine, else `yield`"
+            "any user's jobs. none = `demand` on the local batch system, `windows` where the batch system shows no "
+            "plan, else `yield`"
         ),
     ] = None
     poll_s: Annotated[

@@ -173,6 +173,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     #: = none is known
     walltime_max_s: float | None = None
     walltime_by: str = ""
+    array_max: int | None = None  #: elements of one array at most; 0 = no arrays, None = no bound is known
     counts: JobCounts | None = None  #: taken before anything else; None = see `BatchSystem.glance`
 
     @property

@@ -55,6 +55,16 @@ def test_snapshot_of_a_crowded_machine_costs_three_queries(fake: Fake) -> None:
     assert [each.priority for each in machine.queued[:2]] == [4_293_900_000.0, 4_293_899_999.0]
 
 
+@pytest.mark.parametrize(("text", "elements"), [("1001", 1000), ("1", 0), ("0", 0), ("(null)", None)])
+def test_a_snapshot_says_how_many_elements_an_array_may_have(
+    fake: Fake, text: str, elements: int | None
+) -> None:
+    batch, _ = fake(
+        Cluster(), crowd={"running": 1, "waiting": 1, "nodes": 2}, config=[f"MaxArraySize = {text}"]
+    )
+    assert batch.snapshot().array_max == elements
+
+
 def test_status_costs_one_query_whatever_the_crowd_and_our_number(fake: Fake) -> None:
     batch, _ = fake(Cluster(calls_per_min_max=1000), crowd={"running": 100, "waiting": 20000, "nodes": 100})
     batch.submit(submission("tm-x-e1-1", count=1000))

@@ -100,6 +100,32 @@ def test_an_extension_adds_a_batch_system(tmp_path: Path) -> None:
     assert kinds.commands_of("toy", submits=True) == ("toysub",)
 
 
+@pytest.mark.usefixtures("toy_installed")
+def test_why_allocations_of_an_added_batch_system_wait_is_shown_as_it_says_it() -> None:
+    assert kinds.shown_reason("toy", "no node \n is free") == ("no node is free", "")
+    assert kinds.shown_reason("local", "no node is free") == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "what"),
+    [("toy", "of type `function`"), ("LocalBatchSystem", "the class `LocalBatchSystem`")],
+)
+def test_an_entry_point_that_is_no_kind_is_named_with_what_was_expected(
+    tmp_path: Path, attribute: str, what: str
+) -> None:
+    folder = tmp_path / "installed"
+    add_extension(folder, "toy", f"[{extensions.BATCH}]\ntoy = toy_batch:{attribute}\n", toy_batch=TOY)
+    with installed_only(folder):
+        with pytest.raises(ConfigError) as caught:
+            open_cluster("toy", tmp_path, Cluster())
+        assert kinds.commands_of("toy", submits=False) == ()
+    assert caught.value.message == (
+        f"the extension `toy`: its entry point `toy = toy_batch:{attribute}` in [tidemill.batch] is {what}, "
+        "not a `BatchKind` (tidemill.batch.kinds)"
+    )
+    assert "pip uninstall tidemill-toy" in (caught.value.hint or "")
+
+
 def test_the_key_is_made_once_and_private(tmp_path: Path) -> None:
     site = tmp_path / "site"
     key = site_key(site)

@@ -91,6 +91,34 @@ def test_an_extension_that_cannot_be_used_breaks_nothing_and_is_named(
     assert said in run(tmp_path, "--version", "--verbose").stdout
 
 
+def test_an_extension_of_others_is_no_extra_of_tidemill(tmp_path: Path) -> None:
+    extension(tmp_path, table="1 / 0")
+    said = run(tmp_path, "greet").stderr
+    assert f"made for Tidemill {tidemill.__version__}" in said
+    assert "pip uninstall tidemill-greeting" in said
+    assert "tidemill[greeting]" not in said
+
+
+@pytest.mark.parametrize(
+    ("fails", "whose"),
+    [
+        ("{}['here']", "the extension `greeting`: KeyError: 'here'"),
+        ("from tidemill.model.number import whole; whole(3)", "the extension `greeting`, or of Tidemill: "),
+        ("import json; json.loads('{')", "the extension `greeting`: JSONDecodeError"),
+    ],
+)
+def test_a_bug_of_an_extension_is_not_called_one_of_tidemill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, whose: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the traceback goes
+    verbs = COMMANDS.replace("show(args.word)", "import greeting_table; greeting_table.fail()")
+    extension(tmp_path, table=f"{MODULE}\ndef fail():\n    {fails}\n", verbs=verbs)
+    done = run(tmp_path, "greet")
+    assert done.returncode == 70, done.stderr
+    assert done.stderr.startswith(f"error: this is a bug of {whose}")
+    assert "report it to those who make `tidemill-greeting`" in done.stderr
+
+
 def test_a_verb_whose_file_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
     extension(tmp_path, verbs="import no_such_module_at_all")
     done = run(tmp_path, "greet")

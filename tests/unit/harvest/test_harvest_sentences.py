@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tidemill.batch.reasons import shown_reason, slurm_meaning
+from tidemill.batch.kinds import shown_reason
+from tidemill.batch.reasons import slurm_meaning
 from tidemill.harvest.plan.sentences import (
     awaited_text,
     capacity_text,
@@ -188,11 +189,10 @@ def test_reasons_of_slurm_are_explained(reason: str, meaning: str) -> None:
     assert slurm_meaning(reason) == meaning
 
 
-def test_the_comment_of_pbs_is_shown_as_it_is_and_a_bare_state_is_not() -> None:
+def test_the_comment_of_pbs_is_shown_without_its_first_words() -> None:
     comment = "Not Running: Insufficient amount of resource: ncpus"
     assert shown_reason("pbs", comment) == ("Insufficient amount of resource: ncpus", "")
-    assert shown_reason("gridengine", "qw") == ("", "")
-    assert shown_reason("slurm", "Priority")[0] == "Priority"
+    assert shown_reason("slurm", "Priority") == ("Priority", "jobs of a higher priority are before it")
 
 
 def test_allocations_of_which_nothing_is_known_yet_are_counted() -> None:

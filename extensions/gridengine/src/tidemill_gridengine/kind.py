@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.batch.kinds import BatchKind
+from tidemill.batch.kinds import BatchKind, no_reason
 from tidemill_gridengine import setup
 from tidemill_gridengine.adapter import GridEngineBatchSystem
 
@@ -13,6 +13,7 @@ KIND = BatchKind(
     cancel_words="qdel",
     shows_plan=False,
     lowers_limits=False,
+    shown_reason=no_reason,  # its state, such as `qw`
     choices=setup.choices,
     settings=setup.settings,
     remarks=setup.remarks,

@@ -26,6 +26,7 @@ from tidemill_gridengine.replies import (
 )
 
 HIDDEN = "planned starts (Grid Engine writes them to its schedule file only)"
+ARRAY_MAX = 75_000  #: tasks of an array by default (sge_conf(5), `max_aj_tasks`; 0 = no bound)
 ENVIRONMENTS = "parallel environments: "  #: a note of the facts begins so
 _RESOURCES = "num_proc,mem_total,arch,h_rt,seq_no"
 
@@ -112,7 +113,7 @@ def ask_facts(budget: Budget, snapshot: Snapshot) -> Facts:
         partitions=partitions,
         nodes=snapshot.nodes,
         accounts=_lines(budget, ["qconf", "-sprjl"]),
-        array_max=whole(settings.get("max_aj_tasks", "")) or 0,
+        array_max=whole(settings.get("max_aj_tasks", "")) or ARRAY_MAX,
         submits_max=jobs_max or None,
         architectures=sorted({feature for node in snapshot.nodes for feature in node.features}),
         launchers=describe(),

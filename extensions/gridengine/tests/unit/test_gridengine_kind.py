@@ -8,7 +8,7 @@ import pytest
 
 from tidemill import config
 from tidemill.batch.contract import Facts
-from tidemill.batch.kinds import kind_of, kinds_here
+from tidemill.batch.kinds import kind_of, kinds_here, shown_reason
 from tidemill.batch.open import open_cluster
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.harvest.plan.policies import Policy
@@ -48,6 +48,10 @@ def test_it_hides_its_plan_and_lowers_no_limit() -> None:
 def test_the_command_that_ends_jobs() -> None:
     jobs = [UnendedJob(name="a", number="31", why="x"), UnendedJob(name="b", number="", why="x")]
     assert cancel_command("gridengine", jobs) == "qdel 31"
+
+
+def test_its_states_say_no_more_than_that_a_job_waits() -> None:
+    assert shown_reason("gridengine", "qw") == ("", "")
 
 
 def test_it_shows_by_its_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

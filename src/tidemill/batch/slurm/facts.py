@@ -49,7 +49,7 @@ def find_facts(budget: Budget, survey: Survey, user: str) -> Facts:
         nodes=nodes,
         accounts=accounts,
         qos=qos,
-        array_max=array_max(settings),
+        array_max=array_max(settings) or 0,
         jobs_max=jobs_max,
         submits_max=submits_max,
         limits=[] if granted is None else _limits(budget, user, qos, notes),

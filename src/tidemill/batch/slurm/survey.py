@@ -15,7 +15,7 @@ from tidemill.batch.polite import Budget
 from tidemill.batch.slurm import document, text
 from tidemill.batch.slurm.limits import OwnLimit
 from tidemill.config.site import Cluster
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import ProtocolError
 from tidemill.log import Log
 from tidemill.model.machine import (
     JobCounts,
@@ -27,6 +27,7 @@ from tidemill.model.machine import (
     Running,
     Snapshot,
 )
+from tidemill.model.number import whole
 
 SETTINGS_S = 3600.0
 PARTITIONS_S = 60.0
@@ -73,6 +74,7 @@ class Survey:
             plan_age_s=None if planned_s is None else max(0.0, clock.now_s() - planned_s),
             are_jobs_hidden="jobs" in self._private(),
             hidden=self._hidden(nodes),
+            array_max=array_max(self.settings()),
             counts=text.counts(told),
             walltime_max_s=self.own_limit.walltime_s,
             walltime_by=self.own_limit.reason if self.own_limit.walltime_s is not None else "",
@@ -197,13 +199,10 @@ def can_account(settings: dict[str, str]) -> bool:
     return settings.get("AccountingStorageType", "").endswith("/slurmdbd")
 
 
-def array_max(settings: dict[str, str]) -> int:
-    """Elements that an array may have: indices stay below MaxArraySize; 0 = no arrays. Raises SiteError where
-    MaxArraySize is not a number."""
-    try:
-        return max(0, int(settings.get("MaxArraySize", "1001")) - 1)
-    except ValueError:
-        raise SiteError(f"Slurm says MaxArraySize={settings['MaxArraySize']}") from None
+def array_max(settings: dict[str, str]) -> int | None:
+    """Elements that an array may have: indices stay below MaxArraySize; 0 = no arrays, None = it is not a number."""
+    number = whole(settings.get("MaxArraySize", "1001"))
+    return None if number is None else max(0, number - 1)
 
 
 def job_age_s(settings: dict[str, str]) -> float:

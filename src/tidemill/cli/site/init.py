@@ -232,11 +232,8 @@ def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None
             raise SiteError(
                 error.message, hint=error.hint or advise(error.message), transient=error.transient
             ) from error
-        return (
-            kind,
-            "as you said" if args.batch else f"`{kinds.kind_of(kind).submit_commands[0]}` is on PATH",
-            facts,
-        )
+        first = kinds.kind_of(kind).submit_commands[0]
+        return kind, "as you said" if args.batch else f"`{first}` is on PATH", facts
     return "local", "as you said" if args.batch else f"no cluster was found{passed_over}", None
 
 
@@ -294,7 +291,7 @@ def examine_fit(facts: Facts, read: SiteConfig) -> list[Finding]:
     partition, _ = choose_partition(facts, read.cluster.partition or None)
     if partition is None or any("oversubscribe" in each for each in read.cluster.directives):
         return []
-    return fit_findings(facts, partition, *last_day(facts, partition))
+    return fit_findings(facts, partition, *last_day(facts, partition, batch=read.batch))
 
 
 def _checked(text: str, path: Path) -> SiteConfig:

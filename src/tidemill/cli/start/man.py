@@ -27,7 +27,7 @@ EXIT_CODES = (
     ("1", "the job failed, or was canceled; `tidemill run` of one event exits as its command did"),
     ("2", "usage or configuration is wrong"),
     ("3", "site, service or network: try again"),
-    ("70", "a bug of Tidemill; the message names the file with the traceback"),
+    ("70", "a bug of Tidemill, or of an extension; the message names the file with the traceback"),
 )
 
 

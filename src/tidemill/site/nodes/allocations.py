@@ -24,7 +24,7 @@ from tidemill.batch.contract import (
     Status,
     split_element,
 )
-from tidemill.batch.reasons import shown_reason
+from tidemill.batch.kinds import shown_reason
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log

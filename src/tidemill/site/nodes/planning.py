@@ -47,10 +47,11 @@ POLL_S = 30.0
 """Pause between two polls of a centre's machine: 2-3 % of a typical run of 20 minutes and more."""
 
 SUBMITS_MAX = 20
-"""Allocations submitted at once where there are no arrays."""
+"""Allocations that the embedded batch system is asked for at once."""
 
 SINGLES_MAX = 8
-"""Single jobs in one plan where elements of arrays could not be shortened: a quarter of `cluster.calls_per_min_max`."""
+"""Single jobs in one plan where there are no arrays, or their elements could not be shortened: a quarter of
+`cluster.calls_per_min_max`."""
 
 DYING_S_MIN, DYING_DEATHS = 120.0, 3.0
 """An allocation that was canceled is gone after this time, or after this multiple of the death time if that is more.
@@ -130,18 +131,29 @@ def death_s_of(measured_s: float) -> float:
     return measured_s or constants.DEATH_S
 
 
-def submissions_of(count: int, config: SiteConfig, *, policy: Policy, made: int) -> list[int]:
+def elements_max_of(config: SiteConfig, snapshot: Snapshot | None) -> int:
+    """Allocations that one submission may ask for; 1 = there are no arrays, or none are used."""
+    if config.batch == "local" or not kind_of(config.batch).has_arrays:
+        return 1
+    known = None if snapshot is None else snapshot.array_max
+    return NO_BOUND if known is None else max(1, known)
+
+
+def submissions_of(
+    count: int, config: SiteConfig, *, policy: Policy, made: int, elements_max: int
+) -> list[int]:
     """The submissions that ask for `count` identical allocations, after `made` in the same plan: the count of each.
 
-    Without arrays each allocation has its own. On PBS the limit of an element cannot be lowered (qalter(1B): "Invalid
-    request"), so where nodes are yielded the first SINGLES_MAX are single jobs, and an array holds the rest.
+    Without arrays each allocation has its own. Where the limits of elements cannot be lowered and nodes are yielded,
+    the first SINGLES_MAX are single jobs, and arrays hold the rest.
     """
-    if config.batch == "local":
+    if elements_max == 1:
         return [1] * count
-    if config.batch != "pbs" or policy is not Policy.YIELD:
-        return [count]
-    singles = min(count, max(0, SINGLES_MAX - made))
-    return [1] * singles + ([count - singles] if count > singles else [])
+    singles = 0
+    if policy is Policy.YIELD and not kind_of(config.batch).lowers_limits_of_elements:
+        singles = min(count, max(0, SINGLES_MAX - made))
+    full, rest = divmod(count - singles, elements_max)
+    return [1] * singles + [elements_max] * full + ([rest] if rest else [])
 
 
 def poll_s_of(config: SiteConfig) -> float:
@@ -367,8 +379,10 @@ def end_us_of(allocation: Allocation, *, batch: str) -> int:
     because their pilots leave.
     """
     ends_us, ordered_us = allocation.ends_us, allocation.ordered_end_us
-    is_element = batch == "pbs" and split_element(allocation.name)[1] is not None
-    keeps_limit = is_element or (batch != "local" and not kind_of(batch).lowers_limits)
+    keeps_limit = False
+    if batch != "local":
+        kind, is_element = kind_of(batch), split_element(allocation.name)[1] is not None
+        keeps_limit = not kind.lowers_limits or (is_element and not kind.lowers_limits_of_elements)
     if ordered_us and (keeps_limit or ends_us - ordered_us <= LIMIT_STEP_US):
         return min(ends_us, ordered_us) if ends_us else ordered_us
     return ends_us

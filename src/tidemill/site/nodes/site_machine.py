@@ -295,7 +295,13 @@ class SiteMachine:
                 avoid=avoid,
                 avoid_by=avoid_by,
             )
-            parts = planning.submissions_of(count, self._config, policy=self._policy, made=len(asks))
+            parts = planning.submissions_of(
+                count,
+                self._config,
+                policy=self._policy,
+                made=len(asks),
+                elements_max=planning.elements_max_of(self._config, self.snapshot),
+            )
             asks += [msgspec.structs.replace(ask, count=part) for part in parts]
         return asks
 
@@ -394,6 +400,7 @@ class SiteMachine:
     def _limits(self, starts: Starts, policy: Policy) -> Limits:
         config, harvest = self._config, self._config.harvest
         width = harvest.width or 1
+        is_one_by_one = not self.is_local and planning.elements_max_of(config, self.snapshot) == 1
         return Limits(
             nodes_max=min(config.nodes_max, self.nodes),
             allocations_max=planning.ALLOCATIONS_MAX,
@@ -406,6 +413,7 @@ class SiteMachine:
             poll_s=planning.poll_s_of(config),
             cycle_s=constants.CYCLE_S,
             death_s=self.death_s,
+            submits_max=planning.SINGLES_MAX if is_one_by_one else planning.NO_BOUND,
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
         )

@@ -273,21 +273,24 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
         )
     findings.append(_account_finding(facts, wishes))
     findings += _submit_findings(facts, partition, wishes)
+    is_slurm = wishes.batch == "slurm"
     if facts.others_hidden:
+        why = " (PrivateData=jobs)" if is_slurm else ""
         findings.append(
             Finding(
                 "regular jobs",
                 "warn",
-                "hidden (PrivateData=jobs or the like): policy `windows` takes only what no plan needs",
+                f"hidden{why}: policy `windows` takes only what no plan needs",
                 "ask the staff to show them to you: then Tidemill can yield nodes to them, and uses more",
             )
         )
-    if facts.array_max <= 0:
+    if facts.array_max <= 1 and kind_of(wishes.batch).has_arrays:
+        why = " (MaxArraySize 0 or 1)" if is_slurm else ""
         findings.append(
             Finding(
                 "arrays",
                 "warn",
-                "switched off (MaxArraySize 0 or the like): one submit for each allocation",
+                f"switched off{why}: one command submits one allocation, and a plan few of them",
                 "nothing to do: Tidemill works without arrays",
             )
         )

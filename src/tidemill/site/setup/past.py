@@ -1,4 +1,4 @@
-"""The last day of a partition's nodes, where the batch system's accounting shows it."""
+"""The last day of a partition's nodes, where Slurm's accounting shows it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from tidemill.model.machine import NodeState
 from tidemill.site.setup.fit import members
 
 
-def last_day(facts: Facts, partition: PartitionFacts) -> tuple[NodeTime | None, str]:
+def last_day(facts: Facts, partition: PartitionFacts, *, batch: str) -> tuple[NodeTime | None, str]:
     """How its nodes were used, or why that is not known. Takes 20 s at most."""
+    if batch != "slurm":
+        return None, "Tidemill reads the accounting of Slurm only"
     if not facts.is_accounted:
-        return None, "there is no accounting to ask (Slurm's sacct with slurmdbd)"
+        return None, "there is no accounting to ask (sacct with slurmdbd)"
     if facts.others_hidden:
         return None, "other users' jobs are hidden"
     nodes = members(facts.nodes, partition.name)

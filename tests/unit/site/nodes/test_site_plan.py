@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tidemill.batch import kinds
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation
@@ -14,6 +15,7 @@ from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site import constants
 from tidemill.site.fleet.workload import Demand
+from tidemill.site.nodes import planning
 from tidemill.site.nodes.capacity import Ahead, wanted
 from tidemill.site.nodes.planning import (
     SINGLES_MAX,
@@ -22,6 +24,7 @@ from tidemill.site.nodes.planning import (
     backlog_of,
     causes_of,
     death_s_of,
+    elements_max_of,
     for_others,
     group_by_start,
     has_grown,
@@ -49,6 +52,20 @@ def demand(events: int, core_s: float) -> Demand:
     return Demand(events=events, core_s=core_s, slot_cores=1, cores=4)
 
 
+def submitted(
+    count: int,
+    config: SiteConfig,
+    *,
+    policy: Policy = Policy.YIELD,
+    made: int = 0,
+    array_max: int | None = None,
+) -> list[int]:
+    """The submissions for `count` allocations on a machine that shows this bound of arrays."""
+    shown = Snapshot(at_s=0, nodes=[], running=[], queued=[], array_max=array_max)
+    most = elements_max_of(config, shown)
+    return submissions_of(count, config, policy=policy, made=made, elements_max=most)
+
+
 def held(*states: AllocationState) -> list[Allocation]:
     return [
         Allocation(name=f"a{n}", fleet="f", nodes=1, cores=4, state=state, intended_us=n, walltime_s=3600)
@@ -71,12 +88,32 @@ def asked(plan: Named) -> int:
 
 def test_on_pbs_what_may_have_to_be_shortened_is_asked_for_alone_up_to_a_number() -> None:
     pbs = msgspec.structs.replace(CONFIG, batch="pbs")
-    assert submissions_of(3, pbs, policy=Policy.YIELD, made=0) == [1, 1, 1]
-    assert submissions_of(20, pbs, policy=Policy.YIELD, made=0) == [*[1] * SINGLES_MAX, 20 - SINGLES_MAX]
-    assert submissions_of(20, pbs, policy=Policy.YIELD, made=SINGLES_MAX) == [20]
-    assert submissions_of(20, pbs, policy=Policy.WINDOWS, made=0) == [20]
-    assert submissions_of(20, CLUSTER, policy=Policy.YIELD, made=0) == [20]
-    assert submissions_of(3, CONFIG, policy=Policy.DEMAND, made=0) == [1, 1, 1]
+    assert submitted(3, pbs) == [1, 1, 1]
+    assert submitted(20, pbs) == [*[1] * SINGLES_MAX, 20 - SINGLES_MAX]
+    assert submitted(20, pbs, made=SINGLES_MAX) == [20]
+    assert submitted(20, pbs, policy=Policy.WINDOWS) == [20]
+    assert submitted(20, CLUSTER) == [20]
+    assert submitted(3, CONFIG, policy=Policy.DEMAND) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("array_max", [0, 1])
+@pytest.mark.parametrize("batch", ["slurm", "pbs"])
+def test_without_arrays_each_allocation_is_submitted_by_itself(batch: str, array_max: int) -> None:
+    """Slurm with MaxArraySize 0 or 1 refuses `--array`."""
+    assert submitted(3, msgspec.structs.replace(CONFIG, batch=batch), array_max=array_max) == [1, 1, 1]
+
+
+def test_a_kind_without_arrays_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "kind_of", lambda name: kinds.CORE[name]._replace(has_arrays=False))
+    assert submitted(3, CLUSTER) == [1, 1, 1]
+    assert submitted(3, CLUSTER, array_max=1000) == [1, 1, 1]
+
+
+def test_no_array_has_more_elements_than_the_batch_system_takes() -> None:
+    assert submitted(25, CLUSTER, array_max=10) == [10, 10, 5]
+    assert submitted(20, CLUSTER, array_max=10) == [10, 10]
+    pbs = msgspec.structs.replace(CONFIG, batch="pbs")
+    assert submitted(20, pbs, array_max=10) == [*[1] * SINGLES_MAX, 10, 2]
 
 
 def test_a_death_takes_five_seconds_until_it_is_measured() -> None:

@@ -11,12 +11,13 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import Cluster, NodeUse, SiteConfig
 from tidemill.harvest.plan.policies import Policy
+from tidemill.harvest.plan.waves import Binding
 from tidemill.model.machine import Node, NodeState, Partition, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.allocations import AllocationRequest, GpuUse
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.planning import Starts, features_apart, hindrances_of
+from tidemill.site.nodes.planning import SINGLES_MAX, Starts, features_apart, hindrances_of
 from tidemill.site.nodes.selection import Named
 from tidemill.site.nodes.site_machine import SiteMachine
 from tidemill.site.state.site_state import Allocation, SiteState
@@ -71,6 +72,18 @@ def test_a_plan_for_one_pool_is_kept_out_of_the_others(tmp_path: Path) -> None:
 def test_a_site_of_one_pool_names_no_nodes(tmp_path: Path) -> None:
     (ask,) = asks(machine_on(tmp_path, snapshot(*ORDINARY[:4])), CAMPAIGN)
     assert (ask.avoid, ask.avoid_by, ask.gpus) == ((), (), GpuUse.ALL), "GPUs may not be shown at all"
+
+
+def test_without_arrays_few_allocations_are_asked_for_at_once_each_by_itself(tmp_path: Path) -> None:
+    nodes = [node(f"n{k}") for k in range(SINGLES_MAX + 4)]
+    config = msgspec.structs.replace(CONFIG, nodes_max=len(nodes))
+    much = msgspec.structs.replace(CAMPAIGN, core_s=25_000.0)
+    (array,) = asks(machine_on(tmp_path, snapshot(*nodes), config), much)
+    assert array.count == len(nodes)
+    machine = machine_on(tmp_path, snapshot(*nodes, array_max=0), config)
+    (plan,) = plans(machine, much)
+    assert plan.waits_for == Binding.SUBMITS
+    assert [each.count for each in machine.asks(plan, "f")] == [1] * SINGLES_MAX
 
 
 def test_work_with_gpus_asks_for_them_first_and_for_no_other_nodes(tmp_path: Path) -> None:

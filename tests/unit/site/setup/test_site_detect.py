@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from tidemill import config
+from tidemill.batch import kinds
 from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.cli.site.init import draw, next_steps
 from tidemill.config.site import SiteConfig
+from tidemill.site.setup import detection
 from tidemill.site.setup.advice import advise, is_unconfigured
 from tidemill.site.setup.detection import Login, SiteWishes, Suggestion, elf_machine, of_node, suggest
 from tidemill.site.setup.finding import Finding
+from tidemill.site.setup.past import last_day
 from tidemill.site.setup.probe import NodeFacts, parse
 
 WISHES = SiteWishes(server="unix:/h/server/api.sock", batch="slurm", batch_origin="`sbatch` is on PATH")
@@ -134,6 +137,26 @@ def test_without_a_usable_partition_each_one_says_why() -> None:
 
 def test_switched_off_arrays_are_told() -> None:
     assert "MaxArraySize 0" in found(with_facts(array_max=0), "arrays").found
+
+
+def test_words_of_slurm_are_used_for_slurm_only() -> None:
+    less = msgspec.structs.replace(FACTS, array_max=0, others_hidden=True)
+    shown = {
+        batch: [
+            found(suggest(msgspec.structs.replace(WISHES, batch=batch), LOGIN, less, NODE), check).found
+            for check in ("arrays", "regular jobs")
+        ]
+        for batch in ("slurm", "pbs")
+    }
+    assert ["MaxArraySize" in shown["slurm"][0], "PrivateData" in shown["slurm"][1]] == [True, True]
+    assert [each.partition(":")[0] for each in shown["pbs"]] == ["switched off", "hidden"]
+    assert last_day(FACTS, BATCH, batch="slurm")[1] == "there is no accounting to ask (sacct with slurmdbd)"
+    assert last_day(FACTS, BATCH, batch="pbs")[1] == "Tidemill reads the accounting of Slurm only"
+
+
+def test_arrays_are_not_called_switched_off_where_the_kind_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "kind_of", lambda name: kinds.CORE[name]._replace(has_arrays=False))
+    assert [each for each in with_facts(array_max=0).findings if each.check == "arrays"] == []
 
 
 @pytest.mark.parametrize(
