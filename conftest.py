@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.groups import group_of
 from tests.timing import timing
 
 pytest.register_assert_rewrite("tests.worlds")
@@ -139,9 +140,7 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread or program behind: another test would count it, or fail by it."""
-    parts = request.path.relative_to(request.config.rootpath).parts
-    folder = parts[parts.index("tests") + 1]
-    if folder not in LEAVES_NOTHING:
+    if group_of(request.path, request.config.rootpath) not in LEAVES_NOTHING:
         yield
         return
     threads, programs, here = set(threading.enumerate()), children(), Path.cwd()

@@ -40,6 +40,16 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+def brings_of(name: str) -> extensions.Brings:
+    """What the core knows of an extension of this repository; a test fails where that is nothing."""
+    if name not in extensions.KNOWN:
+        pytest.fail(
+            f"extensions/{name} has no entry in KNOWN of src/tidemill/extensions.py: add `{name!r}: Brings(...)` with "
+            "the names of its entry points (docs/extensions.md)"
+        )
+    return extensions.KNOWN[name]
+
+
 def is_public(module: str, name: str = "") -> bool:
     """Whether an extension of this name may import a module: also what it brings to `tidemill` itself."""
     own = extensions.KNOWN[name].sdk if name in extensions.KNOWN else ()
@@ -98,6 +108,7 @@ def test_no_list_of_extensions_forgets_one(folder: Path) -> None:
     name = folder.name
     core = project(ROOT)
     extras = core["project"]["optional-dependencies"]
+    assert name in extras, f"add `{name} = [...]` to [project.optional-dependencies] of pyproject.toml"
     assert f"tidemill-{name}" in extras[name]
     assert f"tidemill-{name}" in extras["all"]
     assert f"tidemill-{name}" in core["tool"]["uv"]["sources"]
@@ -106,14 +117,15 @@ def test_no_list_of_extensions_forgets_one(folder: Path) -> None:
     forbidden = [each for each in linter["contracts"] if each["name"].startswith("the core imports no")]
     assert f"tidemill_{name}" in forbidden[0]["forbidden_modules"]
     for page in ("README.md", "docs/cli.md"):
-        assert (folder / page).exists() or not extensions.KNOWN[name].verbs
+        assert (folder / page).exists() or not brings_of(name).verbs
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
 def test_the_core_knows_what_an_extension_brings(folder: Path) -> None:
+    brings = brings_of(folder.name)
+    assert folder.name in extensions.installed(), "scripts/setup.sh installs it"
     entries = extensions.installed()[folder.name].entries
     assert entries == project(folder)["project"]["entry-points"]
-    brings = extensions.KNOWN[folder.name]
     tables = [table for name, table in extensions.tables(extensions.VERBS) if name == folder.name]
     assert sorted(brings.verbs) == sorted(
         verb for table in tables for group in table.values() for verb in group
@@ -129,10 +141,17 @@ def test_the_core_knows_what_an_extension_brings(folder: Path) -> None:
     assert set(brings.caches) == entries.get(extensions.CACHES, {}).keys()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if extensions.KNOWN[name].verbs])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name in extensions.KNOWN and brings_of(name).verbs]
+)
 def test_the_page_of_its_commands_is_what_the_parsers_say(name: str) -> None:
     page = ROOT / "extensions" / name / "docs" / "cli.md"
     assert page.read_text(encoding="utf-8") == extension_page(name), "make gen"
+
+
+def test_an_extension_that_the_core_does_not_know_is_named_with_what_to_add() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"add `'stubq': Brings\(\.\.\.\)`"):
+        brings_of("stubq")
 
 
 def test_extensions_have_no_verb_of_the_core() -> None:
