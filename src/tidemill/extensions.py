@@ -260,10 +260,10 @@ def at_fault(error: BaseException) -> tuple[str, bool]:
     trace = error.__traceback__
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package in packages:
-            found, is_of_core = packages[package], False
-        elif package == "tidemill":
+        if package == "tidemill":
             is_of_core = True
+        elif package in packages:
+            found, is_of_core = packages[package], False
         trace = trace.tb_next
     return found, bool(found) and is_of_core
 

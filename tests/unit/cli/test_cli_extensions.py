@@ -92,7 +92,7 @@ def test_an_extension_that_cannot_be_used_breaks_nothing_and_is_named(
 
 
 def test_an_extension_of_others_is_no_extra_of_tidemill(tmp_path: Path) -> None:
-    extension(tmp_path, table="1 / 0")
+    extension(tmp_path, verbs="1 / 0")
     said = run(tmp_path, "greet").stderr
     assert f"made for Tidemill {tidemill.__version__}" in said
     assert "pip uninstall tidemill-greeting" in said

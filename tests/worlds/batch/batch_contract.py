@@ -507,6 +507,7 @@ def test_facts_name_the_system_and_its_partitions(bench: Bench) -> None:
     assert default.nodes == bench.world.nodes
     assert default.cores_per_node >= bench.world.cores
     assert facts.array_max > 0 or Can.ARRAYS not in bench.world.can
+    assert bench.batch.snapshot().array_max in (None, facts.array_max)
 
 
 def test_ended_allocations_stay_ended(bench: Bench) -> None:

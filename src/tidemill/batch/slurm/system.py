@@ -112,7 +112,7 @@ class SlurmBatchSystem:
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
         """Return the status of each allocation. One that was submitted from here and that Slurm does not know is
-        unclear for `unknown_s`, then gone. Of two that run under one name, because Slurm accepted a submission without
+        unclear for `UNKNOWN_S`, then gone. Of two that run under one name, because Slurm accepted a submission without
         confirming it, the surplus one is canceled."""
         if not names:
             return {}

@@ -55,7 +55,7 @@ SENTENCES: dict[Binding, str] = {
     Binding.WIDTH: "fewer nodes are idle than an allocation must have (`width`)",
     Binding.WAITING: "enough allocations of Tidemill wait in the queue for the idle nodes",
     Binding.STARTS: "no more allocations may be started now",
-    Binding.SUBMITS: "only so many submissions are made at once: the rest follows at the next poll",
+    Binding.SUBMITS: "each allocation takes a command here: the rest is asked for at the next poll",
     Binding.GRANT: "the node-hours that Tidemill may use are used up, or reserved for what runs (`node_hours_max`, "
     "`[[accounts]]`)",
     Binding.HIDDEN: "the batch system hides other users' jobs, and no idle node is known that they do not need",

@@ -375,8 +375,8 @@ def end_us_of(allocation: Allocation, *, batch: str) -> int:
     """When it ends, as a plan may rely on: by the limit that the batch system reports; 0 = not known.
 
     An ordered end counts only where the batch system has set it, if need be to the next minute. So one that it refused
-    is ordered again. Elements of PBS's arrays, and all jobs of systems that lower no limits, keep theirs, and end
-    because their pilots leave.
+    is ordered again. What keeps its limit, as elements of arrays on PBS do and all jobs of Grid Engine, ends because
+    its pilots leave.
     """
     ends_us, ordered_us = allocation.ends_us, allocation.ordered_end_us
     keeps_limit = False
