@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.groups import group_of
 
-ROOT = Path("/home/tests/checkout")
+ROOT = Path("/srv/tests/checkout")
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,9 @@ ROOT = Path("/home/tests/checkout")
         (ROOT / "tests/unit/cli/test_a.py", "unit"),
         (ROOT / "tests/test_walls.py", ""),
         (ROOT / "extensions/odd/tests/local/test_a.py", "local"),
-        (Path("/home/tests/odd/tests/unit/test_a.py"), "unit"),
-        (Path("/home/tests/odd/test_a.py"), "odd"),
-        (Path("/home/odd/test_a.py"), ""),
+        (Path("/srv/tests/odd/tests/unit/test_a.py"), "unit"),
+        (Path("/srv/tests/odd/test_a.py"), "odd"),
+        (Path("/srv/odd/test_a.py"), ""),
     ],
 )
 def test_the_group_of_a_test_is_its_folder_below_tests(file: Path, group: str) -> None:

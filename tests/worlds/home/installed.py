@@ -27,6 +27,12 @@ def _forget() -> None:
         found.cache_clear()
 
 
+BARE = """
+from tidemill.batch.kinds import CORE
+KIND = CORE["slurm"]._replace(has_arrays=False, excludes_nodes=False)
+"""
+
+
 def add_extension(folder: Path, name: str, entry_points: str, **modules: str) -> None:
     """Install an extension into a folder, as its wheel would be: its entry points, and modules by name."""
     about = folder / f"tidemill_{name}-{tidemill.__version__}.dist-info"
@@ -50,3 +56,11 @@ def installed_only(folder: Path) -> Iterator[None]:
     finally:
         sys.path[:] = before
         _forget()
+
+
+@contextmanager
+def bare_batch(folder: Path) -> Iterator[str]:
+    """The name of a batch system without arrays, which cannot exclude nodes: one of the only extension installed."""
+    add_extension(folder, "bare", f"[{extensions.BATCH}]\nbare = bare_batch:KIND\n", bare_batch=BARE)
+    with installed_only(folder):
+        yield "bare"

@@ -15,7 +15,6 @@ import msgspec
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSubmission, BatchSystem
-from tidemill.batch.kinds import kind_of
 from tidemill.errors import SiteError
 from tidemill.harvest.account import broker_log
 from tidemill.harvest.account.harm import OwnNodes, Tracker, Yielded
@@ -613,7 +612,7 @@ class Harvesting:
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
         result += late(waiting, self._config.harvest, now_us)
         exclude = bad.judge(now_us / 1e6, self._owners()).exclude
-        if exclude and kind_of(self._config.batch).excludes_nodes:
+        if exclude:
             result += doomed(waiting, bad.sentenced_s, exclude, now_us)
         return result
 

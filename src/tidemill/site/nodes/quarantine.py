@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.batch.kinds import kind_of
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import read_bounded, write_durable
@@ -68,6 +69,7 @@ class NodeQuarantine:
 
     def __init__(self, path: Path, config: SiteConfig, costs: Costs) -> None:
         self._path = path
+        self._batch = config.batch
         self._costs = costs
         settings = QuarantineSettings(
             starts=constants.QUARANTINE_STARTS,
@@ -130,7 +132,10 @@ class NodeQuarantine:
 
     @property
     def sentenced_s(self) -> float:
-        """When the newest of the nodes in quarantine went there; 0 = there is none."""
+        """When the newest of the nodes in quarantine went there, where later submissions exclude it; 0 = there is none,
+        or the batch system cannot exclude nodes."""
+        if self._batch != "local" and not kind_of(self._batch).excludes_nodes:
+            return 0.0
         serving = set(self.verdict.exclude)
         since = (each.since_s for each in reversed(self._quarantine.state.trail) if each.node in serving)
         return next(since, 0.0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from tests.worlds.home.installed import bare_batch
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.model.intervals import IntervalSet
@@ -153,6 +155,25 @@ def test_only_what_was_asked_for_before_the_sentence_may_get_the_node_and_goes(n
     assert "n7" in found.why
     nodes.judge(1500 + 86401)
     assert nodes.sentenced_s == 0
+
+
+def sentenced_s_on(batch: str, path: Path) -> float:
+    """The time at which what waits on this batch system has to go, for a node that goes into quarantine at 1500 s."""
+    nodes = NodeQuarantine(path, msgspec.structs.replace(CONFIG, batch=batch), Costs(10))
+    nodes.started(allocation("good", hosts=("n0",)))
+    for at_s in (500, 1000, 1500):
+        silent = allocation("bad", hosts=("n7",), at_s=at_s - 300)
+        nodes.silent(silent, "no pilot was heard", at_s * SECOND)
+    assert nodes.judge(1500).exclude == ("n7",)
+    return nodes.sentenced_s
+
+
+def test_nothing_that_waits_goes_where_the_next_could_be_given_the_node_as_well(tmp_path: Path) -> None:
+    """Otherwise it would be canceled and asked for again at each sentence, for nothing."""
+    assert sentenced_s_on("slurm", tmp_path / "slurm.json") == 1500
+    assert sentenced_s_on("pbs", tmp_path / "pbs.json") == 0
+    with bare_batch(tmp_path / "installed") as batch:
+        assert sentenced_s_on(batch, tmp_path / "bare.json") == 0
 
 
 def test_first_work_tells_for_its_node_at_once(nodes: NodeQuarantine, costs: Costs) -> None:

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from tidemill import clock
-from tidemill.batch import kinds
 from tidemill.batch.contract import (
     Answer,
     BatchSubmission,
@@ -27,14 +26,11 @@ from tidemill.config.site import Cluster, SiteConfig
 from tidemill.harvest.account.harm import Yielded
 from tidemill.harvest.plan.pace import LEFT_S, POLL_CALLS
 from tidemill.harvest.plan.situation import STARTS_PER_HOUR_MIN, Decision
-from tidemill.harvest.snapshot.quarantine import QuarantineVerdict
 from tidemill.model.machine import JobCounts, Node, NodeState, Queued, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.agent import Agent
 from tidemill.site.fleet.workload import Demand
-from tidemill.site.nodes import harvesting
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.evictions import Eviction
 from tidemill.site.nodes.harvesting import Harvesting
 from tidemill.site.nodes.planning import POLL_S, Starts, local_situation
 from tidemill.site.nodes.site_machine import SiteMachine
@@ -316,18 +312,3 @@ def test_a_pilot_that_left_because_people_stopped_the_site_is_no_failed_start(
         else "starts fail on 1 node and work on 0: no fault of single nodes; 1 failure since anything worked, "
         "the last after 0.0 s: no such file"
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("excludes", [True, False])
-def test_what_waits_goes_for_a_node_in_quarantine_only_where_the_next_can_exclude_that_node(
-    it: Watched, monkeypatch: pytest.MonkeyPatch, excludes: bool
-) -> None:
-    """Otherwise it would be canceled and asked for again at each sentence, for nothing."""
-    kind = kinds.CORE["slurm"]._replace(excludes_nodes=excludes)
-    waiting = Eviction(names=["q"], why="it may be given n2")
-    verdict = QuarantineVerdict(exclude=("n2",))
-    monkeypatch.setattr(harvesting, "kind_of", lambda _: kind)
-    monkeypatch.setattr(harvesting, "doomed", lambda *_: [waiting])
-    monkeypatch.setattr(it.harvesting.machine.quarantine, "judge", lambda *_: verdict)
-    assert (waiting in it.harvesting._evictions()) is excludes
-    assert not kinds.kind_of("pbs").excludes_nodes

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
+from tests.worlds.home.installed import bare_batch
 
-from tidemill.batch import kinds
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan.policies import Policy, decide
 from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation
@@ -15,7 +17,6 @@ from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site import constants
 from tidemill.site.fleet.workload import Demand
-from tidemill.site.nodes import planning
 from tidemill.site.nodes.capacity import Ahead, wanted
 from tidemill.site.nodes.planning import (
     SINGLES_MAX,
@@ -103,10 +104,11 @@ def test_without_arrays_each_allocation_is_submitted_by_itself(batch: str, array
     assert submitted(3, msgspec.structs.replace(CONFIG, batch=batch), array_max=array_max) == [1, 1, 1]
 
 
-def test_a_kind_without_arrays_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "kind_of", lambda name: kinds.CORE[name]._replace(has_arrays=False))
-    assert submitted(3, CLUSTER) == [1, 1, 1]
-    assert submitted(3, CLUSTER, array_max=1000) == [1, 1, 1]
+def test_a_kind_without_arrays_is_asked_for_none(tmp_path: Path) -> None:
+    with bare_batch(tmp_path / "installed") as batch:
+        config = msgspec.structs.replace(CONFIG, batch=batch)
+        assert submitted(3, config) == [1, 1, 1]
+        assert submitted(3, config, array_max=1000) == [1, 1, 1]
 
 
 def test_no_array_has_more_elements_than_the_batch_system_takes() -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.worlds.home.installed import bare_batch
 
 from tidemill import config
-from tidemill.batch import kinds
 from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.cli.site.init import draw, next_steps
 from tidemill.config.site import SiteConfig
-from tidemill.site.setup import detection
 from tidemill.site.setup.advice import advise, is_unconfigured
 from tidemill.site.setup.detection import Login, SiteWishes, Suggestion, elf_machine, of_node, suggest
 from tidemill.site.setup.finding import Finding
@@ -154,9 +153,11 @@ def test_words_of_slurm_are_used_for_slurm_only() -> None:
     assert last_day(FACTS, BATCH, batch="pbs")[1] == "Tidemill reads the accounting of Slurm only"
 
 
-def test_arrays_are_not_called_switched_off_where_the_kind_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detection, "kind_of", lambda name: kinds.CORE[name]._replace(has_arrays=False))
-    assert [each for each in with_facts(array_max=0).findings if each.check == "arrays"] == []
+def test_arrays_are_not_called_switched_off_where_the_kind_has_none(tmp_path: Path) -> None:
+    with bare_batch(tmp_path / "installed") as batch:
+        wishes = msgspec.structs.replace(WISHES, batch=batch)
+        found_here = suggest(wishes, LOGIN, msgspec.structs.replace(FACTS, array_max=0), NODE).findings
+    assert "arrays" not in [each.check for each in found_here]
 
 
 @pytest.mark.parametrize(
