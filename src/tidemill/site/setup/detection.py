@@ -285,7 +285,7 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes)
             )
         )
     if facts.array_max <= 1 and kind_of(wishes.batch).has_arrays:
-        why = " (MaxArraySize 0 or 1)" if is_slurm else ""
+        why = " (MaxArraySize 0 to 2)" if is_slurm else ""
         findings.append(
             Finding(
                 "arrays",

@@ -100,7 +100,7 @@ def test_on_pbs_what_may_have_to_be_shortened_is_asked_for_alone_up_to_a_number(
 @pytest.mark.parametrize("array_max", [0, 1])
 @pytest.mark.parametrize("batch", ["slurm", "pbs"])
 def test_without_arrays_each_allocation_is_submitted_by_itself(batch: str, array_max: int) -> None:
-    """Slurm with MaxArraySize 0 or 1 refuses `--array`."""
+    """Slurm with MaxArraySize 0 or 1 refuses `--array`, and with 2 an array has one element."""
     assert submitted(3, msgspec.structs.replace(CONFIG, batch=batch), array_max=array_max) == [1, 1, 1]
 
 
