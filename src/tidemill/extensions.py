@@ -53,7 +53,7 @@ KNOWN: dict[str, Brings] = {
         caches=("xcache",),
     ),
     "calls": Brings(sdk=("CallError", "CallFuture", "CallTimeoutError", "Executor")),
-    "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf")),
+    "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf"), settings=("gridengine",)),
     "gridftp": Brings(transfer=("ftp", "gsiftp")),
     "images": Brings(
         verbs=(

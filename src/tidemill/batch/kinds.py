@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidemill import extensions
 from tidemill.batch import reasons
@@ -39,9 +39,12 @@ class ShellSetting(NamedTuple):
 
 
 class BatchOpener(Protocol):
-    """Opens a batch system; its scripts and output go to `directory`. Without a key no allocation is Tidemill's."""
+    """Opens a batch system; its scripts and output go to `directory`. Without a key no allocation is Tidemill's.
+    `tables`: those of site.toml that extensions add, by name; empty = the site has no such file yet."""
 
-    def __call__(self, directory: Path, config: Cluster, *, key: str, account: str) -> BatchSystem:
+    def __call__(
+        self, directory: Path, config: Cluster, *, key: str, account: str, tables: Mapping[str, Any]
+    ) -> BatchSystem:
         """The batch system of a centre."""
 
 
@@ -94,13 +97,17 @@ class BatchKind(NamedTuple):
     remarks: Callable[[SiteConfig | None, set[str]], Iterable[tuple[str, str, str]]] = _no_remarks
 
 
-def _slurm(directory: Path, config: Cluster, *, key: str, account: str) -> BatchSystem:
+def _slurm(
+    directory: Path, config: Cluster, *, key: str, account: str, tables: Mapping[str, Any]
+) -> BatchSystem:
     from tidemill.batch.slurm import SlurmBatchSystem
 
     return SlurmBatchSystem(directory, config, key=key, account=account)
 
 
-def _pbs(directory: Path, config: Cluster, *, key: str, account: str) -> BatchSystem:
+def _pbs(
+    directory: Path, config: Cluster, *, key: str, account: str, tables: Mapping[str, Any]
+) -> BatchSystem:
     from tidemill.batch.pbs import PbsBatchSystem
 
     return PbsBatchSystem(directory, config, key=key, account=account)

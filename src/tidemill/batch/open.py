@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
 
 from tidemill.batch.contract import BatchSystem
 from tidemill.batch.kinds import kind_of
 from tidemill.config.site import Cluster, SiteConfig
+from tidemill.config.tables import tables_of
 from tidemill.errors import SiteError
 from tidemill.files import create_durable, make_directories
 
 KEY_BYTES = 8
 _KEY_FILE = "key"
+_NO_TABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
@@ -26,8 +30,7 @@ def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
         from tidemill.batch.local import LocalBatchSystem
 
         return LocalBatchSystem(directory, config.local, config.node)
-    account = config.accounts[0].name if config.accounts else ""
-    return open_cluster(config.batch, directory, config.cluster, key=site_key(site_dir), account=account)
+    return _open_of(config, directory, key=site_key(site_dir))
 
 
 @contextlib.contextmanager
@@ -35,9 +38,8 @@ def asked_cluster(config: SiteConfig, site_dir: Path) -> Iterator[BatchSystem]:
     """The centre's batch system of a site, to be asked only: the site directory stays as it is. Before the site has
     its key, no allocation counts as Tidemill's."""
     key = site_key(site_dir) if (site_dir / _KEY_FILE).exists() else ""
-    account = config.accounts[0].name if config.accounts else ""
     with TemporaryDirectory(prefix="tidemill-") as scratch:
-        batch = open_cluster(config.batch, Path(scratch), config.cluster, key=key, account=account)
+        batch = _open_of(config, Path(scratch), key=key)
         if config.batch == "pbs":
             from tidemill.batch.pbs import PbsBatchSystem
 
@@ -46,12 +48,25 @@ def asked_cluster(config: SiteConfig, site_dir: Path) -> Iterator[BatchSystem]:
         yield batch
 
 
+def _open_of(config: SiteConfig, directory: Path, *, key: str) -> BatchSystem:
+    """The centre's batch system of a site."""
+    account = config.accounts[0].name if config.accounts else ""
+    tables = tables_of(config)
+    return open_cluster(config.batch, directory, config.cluster, key=key, account=account, tables=tables)
+
+
 def open_cluster(
-    kind: str, directory: Path, cluster: Cluster, *, key: str = "", account: str = ""
+    kind: str,
+    directory: Path,
+    cluster: Cluster,
+    *,
+    key: str = "",
+    account: str = "",
+    tables: Mapping[str, Any] = _NO_TABLES,
 ) -> BatchSystem:
     """A centre's batch system. Without a key no allocation counts as Tidemill's. Raises ConfigError for a kind that
-    there is not, or whose extension is missing."""
-    return kind_of(kind).open(directory, cluster, key=key, account=account)
+    there is not, or whose extension is missing. `tables`: those of site.toml that extensions add."""
+    return kind_of(kind).open(directory, cluster, key=key, account=account, tables=tables)
 
 
 def site_key(site_dir: Path) -> str:

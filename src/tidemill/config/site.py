@@ -59,9 +59,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     server: Annotated[
         str, doc("Server for the commands of PBS (`PBS_DEFAULT`); empty = the one of pbs.conf")
     ] = ""
-    parallel_environment: Annotated[
-        str, doc("Parallel environment (Grid Engine) for all slots of a node")
-    ] = ""
     directives: Annotated[
         list[str],
         doc(

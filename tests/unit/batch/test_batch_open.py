@@ -55,7 +55,7 @@ TOY = """
 from tidemill.batch.kinds import BatchKind
 from tidemill.batch.local import LocalBatchSystem
 from tidemill.config.site import LocalBatch, NodeUse
-def toy(directory, config, *, key, account):
+def toy(directory, config, *, key, account, tables):
     return LocalBatchSystem(directory, LocalBatch(), NodeUse())
 KIND = BatchKind(toy, ("toysub",), ("toystat",), "toydel")
 """

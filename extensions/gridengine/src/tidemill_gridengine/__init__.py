@@ -1,5 +1,1 @@
 """Grid Engine: 8.1.9 (Son of Grid Engine) runs in the tests; Univa's and Altair's print nearly the same."""
-
-from tidemill_gridengine.adapter import GridEngineBatchSystem
-
-__all__ = ["GridEngineBatchSystem"]

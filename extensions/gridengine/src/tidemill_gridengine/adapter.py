@@ -49,6 +49,7 @@ from tidemill_gridengine.replies import (
     read_rows,
     read_started_tasks,
 )
+from tidemill_gridengine.settings import GridEngineSettings
 
 WORDS = (
     ("unable to send message to qmaster", Refusal.AWAY),
@@ -77,8 +78,16 @@ _log = Log("gridengine")
 class GridEngineBatchSystem:
     """Grid Engine as a batch system of `batch/contract.py`."""
 
-    def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
-        self._config = config
+    def __init__(
+        self,
+        directory: Path,
+        config: Cluster,
+        *,
+        key: str,
+        own: GridEngineSettings,
+        account: str = "",
+    ) -> None:
+        self._config, self._own = config, own
         self._key = key
         self._account = account
         self._records = Records(directory)
@@ -109,7 +118,9 @@ class GridEngineBatchSystem:
             kind = detect(self._config.launcher)
         dialect = ScriptDialect(directory=self._records.directory, index="SGE_TASK_ID - 1", launcher=kind)
         text = compose(submission, dialect)
-        words = command.submit_words(submission, self._config, key=self._key, account=self._account)
+        words = command.submit_words(
+            submission, self._config, self._own, key=self._key, account=self._account
+        )
         script = self._records.prepare(name, text, node_text(submission))
         reply = self._budget.act([*submit_start(), *words, str(script)])
         if reply.status != 0:

@@ -10,6 +10,7 @@ from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
+from tidemill_gridengine.settings import GridEngineSettings
 
 CONTEXT = "tidemill"
 PRIORITY_MIN = -1023
@@ -27,7 +28,9 @@ STATES = {
 }
 
 
-def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, account: str) -> list[str]:
+def submit_words(
+    submission: BatchSubmission, config: Cluster, own: GridEngineSettings, *, key: str, account: str
+) -> list[str]:
     """The options of `qsub` behind `defaults.submit_start`. Raises SiteError for what Grid Engine cannot do with these
     settings.
 
@@ -39,18 +42,18 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     words += ["-ac", f"{CONTEXT}={key},about={_plain(submission.comment)}", "-A", accounting_string(key)]
     words += ["-r", "n", "-notify", "-w", "e", "-l", f"h_rt={max(1, math.ceil(submission.walltime_s))}"]
     slots = max(1, submission.cores)
-    if config.parallel_environment:
+    if own.parallel_environment:
         least = submission.nodes_min or submission.nodes
         wide = f"{least * slots}-{submission.nodes * slots}"
         words += [
             "-pe",
-            config.parallel_environment,
+            own.parallel_environment,
             wide if least < submission.nodes else str(slots * submission.nodes),
         ]
     elif submission.nodes > 1 or slots > 1:
         raise SiteError(
             f"Grid Engine gives {submission.nodes} nodes of {slots} slots by a parallel environment only",
-            hint="set `cluster.parallel_environment`; `qconf -spl` lists them",
+            hint="set `gridengine.parallel_environment`; `qconf -spl` lists them",
             transient=False,
         )
     if submission.count > 1:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tidemill.batch.contract import Facts
 from tidemill.batch.kinds import ACCOUNT, PARTITION, ShellSetting
 from tidemill.config.site import SiteConfig
+from tidemill.config.tables import tables_of
 from tidemill_gridengine.defaults import (
     DefaultOption,
     common,
@@ -21,7 +22,7 @@ from tidemill_gridengine.survey import ENVIRONMENTS
 
 NAMES_SHOWN = 8
 WHOLE_NODE_NAMES = ("smp", "openmp", "threaded", "threads", "shm", "node", "nodes")
-_KEY = "cluster.parallel_environment"
+_KEY = "gridengine.parallel_environment"
 _REQUESTS = {"-P": ACCOUNT, "-q": PARTITION, "-pe": _KEY, "-ar": "cluster.reservation"}
 """Options that have a key of their own; `cluster.directives` takes the others."""
 
@@ -59,6 +60,8 @@ def _is_requested(read: SiteConfig, request: DefaultOption) -> bool:
     """Whether site.toml has this request, or another value of its key."""
     if request.flag == "-P":
         return bool(read.accounts)
+    if request.flag == "-pe":
+        return bool(tables_of(read)["gridengine"].parallel_environment)
     if request.flag in _REQUESTS:
         return bool(getattr(read.cluster, _REQUESTS[request.flag].removeprefix("cluster.")))
     return any(f" {request.text} " in f" {' '.join(line.split())} " for line in read.cluster.directives)

@@ -16,7 +16,8 @@ from tests.worlds.batch.batch_world import KEY, BatchWorld, Can
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import Cluster
-from tidemill_gridengine import GridEngineBatchSystem
+from tidemill_gridengine.adapter import GridEngineBatchSystem
+from tidemill_gridengine.settings import GridEngineSettings
 
 SCRIPT = Path(__file__).with_name("gridengine.sh")
 SLOTS = 4
@@ -59,8 +60,9 @@ class GridEngineWorld:
         self._planted: list[str] = []
 
     def open(self) -> BatchSystem:
-        config = Cluster(parallel_environment="nodes", launcher="mpiexec", calls_per_min_max=100_000)
-        return GridEngineBatchSystem(self.directory, config, key=KEY)
+        config = Cluster(launcher="mpiexec", calls_per_min_max=100_000)
+        own = GridEngineSettings(parallel_environment="nodes")
+        return GridEngineBatchSystem(self.directory, config, key=KEY, own=own)
 
     def plant(self, *, name: str, comment: str, stranger: bool) -> str:
         words = comment.split()

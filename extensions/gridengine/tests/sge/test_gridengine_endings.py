@@ -17,7 +17,8 @@ from tidemill.batch.contract import Answer, BatchSubmission, Ending, Status
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
-from tidemill_gridengine import GridEngineBatchSystem
+from tidemill_gridengine.adapter import GridEngineBatchSystem
+from tidemill_gridengine.settings import GridEngineSettings
 
 DEADLINE_S = 120.0  #: on a busy machine a test of some seconds took 42
 pytestmark = [pytest.mark.timeout(400), pytest.mark.timing(batch={"UNKNOWN_S": 0.5})]
@@ -36,8 +37,9 @@ def batch(gridengine_here: Path, tmp_path: Path) -> Iterator[GridEngineBatchSyst
 
 
 def client(folder: Path, **changes: Any) -> GridEngineBatchSystem:
-    plain = Cluster(parallel_environment="node", calls_per_min_max=100_000)
-    return GridEngineBatchSystem(folder / "batch", msgspec.structs.replace(plain, **changes), key=KEY)
+    config = msgspec.structs.replace(Cluster(calls_per_min_max=100_000), **changes)
+    own = GridEngineSettings(parallel_environment="node")
+    return GridEngineBatchSystem(folder / "batch", config, key=KEY, own=own)
 
 
 def submission(script: str, number: int = 1) -> BatchSubmission:

@@ -22,8 +22,9 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="the clusters' daemons need root"),
 ]
 GRID_ENGINE_SITE = """batch = "gridengine"
-[cluster]
+[gridengine]
 parallel_environment = "node"
+[cluster]
 calls_per_min_max = 1200
 directives = ["-p 0"]
 [harvest]

@@ -12,6 +12,7 @@ from tests.worlds.home.homes import NAMESPACE, TIDEMILL
 
 from tidemill import config
 from tidemill.config.site import SiteConfig
+from tidemill.config.tables import tables_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Grid Engine")
 FLOW = """set -e
@@ -50,5 +51,5 @@ def test_from_init_to_a_result_of_a_node_with_a_network_of_its_own(gridengine: P
     assert findings["compute node"]["found"].startswith(("n1: ", "n2: "))
     site = config.load(place / "h" / "site" / "site.toml", SiteConfig)
     assert not site.lead_listen.startswith("127."), "nodes of another network reach no loopback"
-    assert site.cluster.parallel_environment == "node"
+    assert tables_of(site)["gridengine"].parallel_environment == "node"
     assert (place / "out").read_text().strip() in ("n1", "n2")

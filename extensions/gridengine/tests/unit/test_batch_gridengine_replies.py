@@ -12,8 +12,10 @@ from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.config.site import Cluster
 from tidemill.errors import ProtocolError, SiteError
 from tidemill_gridengine import command, replies, survey
+from tidemill_gridengine.settings import GridEngineSettings
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+PLAIN = GridEngineSettings()
 
 
 def read(name: str) -> bytes:
@@ -123,15 +125,16 @@ def test_submission_needs_a_parallel_environment_for_more_than_one_slot() -> Non
         name="tm-a-e1-1", command=["x"], nodes=2, cores=4, memory_mb=0, walltime_s=60
     )
     with pytest.raises(SiteError, match="parallel environment") as caught:
-        command.submit_words(submission, Cluster(), key="k", account="")
+        command.submit_words(submission, Cluster(), PLAIN, key="k", account="")
     assert not caught.value.transient
-    config = Cluster(parallel_environment="nodes", exclude=["n9"], directives=["-l exclusive=true"])
-    words = command.submit_words(submission, config, key="k", account="proj")
+    config = Cluster(exclude=["n9"], directives=["-l exclusive=true"])
+    own = GridEngineSettings(parallel_environment="nodes")
+    words = command.submit_words(submission, config, own, key="k", account="proj")
     assert words[words.index("-pe") : words.index("-pe") + 3] == ["-pe", "nodes", "8"]
     assert "hostname=!(n9)" in words
     assert words[words.index("-p") + 1] == "-7"
     regular = msgspec.structs.replace(submission, polite=False)
-    assert "-p" not in command.submit_words(regular, config, key="k", account="proj")
+    assert "-p" not in command.submit_words(regular, config, own, key="k", account="proj")
     assert words[words.index("-P") + 1] == "proj"
     assert words[-2:] == ["-l", "exclusive=true"]
 
@@ -140,7 +143,7 @@ def test_comment_cannot_add_variables_to_the_context() -> None:
     submission = BatchSubmission(
         name="tm-a-e1-1", command=["x"], nodes=1, cores=1, memory_mb=0, walltime_s=60, comment="a,tidemill=b"
     )
-    words = command.submit_words(submission, Cluster(), key="k", account="")
+    words = command.submit_words(submission, Cluster(), PLAIN, key="k", account="")
     assert words[words.index("-ac") + 1] == "tidemill=k,about=a_tidemill_b"
 
 

@@ -9,8 +9,10 @@ import pytest
 from tidemill import config
 from tidemill.batch.contract import Facts
 from tidemill.batch.kinds import kind_of, kinds_here, shown_reason
-from tidemill.batch.open import open_cluster
+from tidemill.batch.open import asked_cluster, open_batch, open_cluster
+from tidemill.cli.site.init import draw
 from tidemill.config.site import Cluster, SiteConfig
+from tidemill.config.tables import tables_of
 from tidemill.harvest.plan.policies import Policy
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.planning import end_us_of, policy_of
@@ -18,7 +20,7 @@ from tidemill.site.nodes.unended import UnendedJob, cancel_command
 from tidemill.site.setup.detection import Login, SiteWishes, suggest
 from tidemill.site.setup.shell import missing_findings, taken_findings
 from tidemill.site.state.site_state import Allocation
-from tidemill_gridengine import GridEngineBatchSystem
+from tidemill_gridengine.adapter import GridEngineBatchSystem
 from tidemill_gridengine.defaults import home
 
 REQUESTS = "# mine\n-l h_vmem=4G -m e\n-pe mpi 8 -q short.q\n-sync n\n"
@@ -32,6 +34,16 @@ def site(more: str = "") -> SiteConfig:
 
 def test_it_is_opened_by_its_name(tmp_path: Path) -> None:
     assert isinstance(open_cluster("gridengine", tmp_path, Cluster()), GridEngineBatchSystem)
+
+
+def test_it_is_opened_with_its_own_table(tmp_path: Path) -> None:
+    read = site("[gridengine]\nparallel_environment = 'whole'\n")
+    opened = open_batch(read, tmp_path)
+    assert isinstance(opened, GridEngineBatchSystem)
+    assert opened._own.parallel_environment == "whole"
+    with asked_cluster(read, tmp_path) as asked:
+        assert isinstance(asked, GridEngineBatchSystem)
+        assert asked._own.parallel_environment == "whole"
 
 
 def test_it_hides_its_plan_and_lowers_no_limit() -> None:
@@ -80,9 +92,13 @@ def test_a_new_site_gets_the_parallel_environment_whose_name_says_that_it_gives_
     login = Login(host="login1", machine="x86_64", binary="/n", binary_machine="x86_64")
     facts = Facts(system="Grid Engine", notes=[f"parallel environments: {listed}"])
     found = suggest(wishes, login, facts)
-    (choice,) = [each for each in found.choices if each.key == "cluster.parallel_environment"]
+    (choice,) = [each for each in found.choices if each.key == "gridengine.parallel_environment"]
     assert choice.value == value
     assert choice.origin.startswith(origin)
+    text = draw(found)
+    assert "\n[gridengine]\n" in text
+    read = config.loads(text, SiteConfig, source=Path("site.toml"))
+    assert tables_of(read)["gridengine"].parallel_environment == value.strip('"')
 
 
 @pytest.fixture
@@ -105,7 +121,7 @@ def test_default_requests_of_grid_engine_are_listed_with_the_keys_that_take_them
     assert (told.state, told.found) == ("ok", f"no effect on Tidemill: {', '.join(listed)}")
     assert told.hint == (
         "if Tidemill's jobs are to use them, set in site.toml: `-q` as `cluster.partition`, `-pe` as "
-        '`cluster.parallel_environment`, `cluster.directives = ["-l h_vmem=4G", "-m e"]`'
+        '`gridengine.parallel_environment`, `cluster.directives = ["-l h_vmem=4G", "-m e"]`'
     )
     assert list(taken_findings([], {}, kind="slurm")) == []
 
@@ -113,7 +129,10 @@ def test_default_requests_of_grid_engine_are_listed_with_the_keys_that_take_them
 def test_default_requests_that_site_toml_has_are_not_named_again(cell: Path) -> None:
     (told,) = missing_findings(site("[cluster]\ndirectives = ['-l  h_vmem=4G']\n"), {})
     assert "h_vmem" not in told.found
-    said = "[cluster]\npartition = 'x'\nparallel_environment = 'x'\ndirectives = ['-m e -l h_vmem=4G']\n"
+    said = "[cluster]\npartition = 'x'\ndirectives = ['-m e -l h_vmem=4G']\n"
+    (told,) = missing_findings(site(said), {})
+    assert told.found == "no effect on Tidemill: `-pe mpi 8` of `.sge_request`"
+    said += "[gridengine]\nparallel_environment = 'x'\n"
     assert list(missing_findings(site(said), {})) == []
 
 

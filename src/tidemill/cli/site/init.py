@@ -266,7 +266,8 @@ def login_facts(directory: Path) -> Login:
 
 
 def draw(suggestion: Suggestion) -> str:
-    """The site.toml of a suggestion."""
+    """The site.toml of a suggestion, which may have values for tables of extensions."""
+    from tidemill import config
     from tidemill.config.site import SiteConfig
 
     values = {each.key: each.value for each in suggestion.choices if each.value}
@@ -274,7 +275,7 @@ def draw(suggestion: Suggestion) -> str:
     if not values["server"].startswith('"unix:'):
         offered = (*offered, *OFFERED_ELSEWHERE)
     return brief(
-        SiteConfig,
+        config.extended(SiteConfig),
         head=HEAD,
         values=dict.fromkeys(offered, "") | values,
         origins={each.key: each.origin for each in suggestion.choices},
