@@ -46,6 +46,7 @@ sys.path.insert(0, str(ROOT))
 from bench import slurm_mix as mixes  # noqa: E402
 from bench.slurm_mix import NODES, VARIED_S, Delays, RegularJob, Run, Times  # noqa: E402
 from bench.slurm_play import steady_seeds  # noqa: E402
+from tests.timing import merged  # noqa: E402
 from tests.worlds.home.world import Options, World  # noqa: E402
 
 from tidemill.harvest.account.broker_log import RegularStarted, decode  # noqa: E402
@@ -68,7 +69,6 @@ partition = "batch"
 calls_per_min_max = 600
 [harvest]
 policy = "yield"
-poll_s = {poll}
 """
 TIMING = {
     "site": {
@@ -182,8 +182,8 @@ def start_tidemill(cluster: Cluster, parent: Path, poll_s: float) -> World:
         cores=1,
         user=OUR_UID,
         parent=parent,
-        extra=SITE.format(poll=poll_s),
-        timing=TIMING,
+        extra=SITE,
+        timing=merged(TIMING, {"site": {"CLUSTER_POLL_S": poll_s}}),
         environment={"SLURM_CONF": cluster.conf, "TIDEMILL_NODE_BINARY": str(binary)},
     )
     world = World(home, options)

@@ -29,8 +29,6 @@ contact = "test@example.org"
 [cluster]
 calls_per_min_max = 1200
 launcher = "fork"
-[harvest]
-poll_s = 0.5
 """
 TIMING = {"site": {"STARTS_PER_NODE_HOUR": 600, "CYCLE_S": 1, "STARTUP_S": 0.5, "SLACK_S": 2, "DEATH_S": 1}}
 REGULAR = "regular"
@@ -110,7 +108,7 @@ def test_a_job_whose_nodes_are_idle_is_waited_for_one_iteration_and_four_cycles(
 
 def test_what_can_never_start_is_deleted_with_the_reason(pbs: PbsWorld) -> None:
     """Nodes have four processors, and the site asks for five of one."""
-    site = SITE.replace("[harvest]", f'directives = ["-l select=1:ncpus={CORES + 1}"]\n[harvest]')
+    site = SITE + f'directives = ["-l select=1:ncpus={CORES + 1}"]\n'
     with world(options=Options(nodes=2, cores=CORES, extra=site)) as it:
         it.submit("never", JobSpec(command=["true"], events=4, resources=Resources(cores=1, event_s=0.1)))
         said = "it can never start: Can Never Run"

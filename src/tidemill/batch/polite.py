@@ -68,7 +68,7 @@ class Budget:
             message = (
                 f"`{' '.join(command)}` printed {len(output)} bytes; a glance may have {GLANCE_BYTES_MAX}"
             )
-            raise SiteError(message, hint="the machine is polled at `harvest.poll_s` instead")
+            raise SiteError(message, hint="the next poll shows what has changed")
         return output
 
     def act(self, command: Sequence[str], *, stdin: bytes = b"") -> CommandResult:

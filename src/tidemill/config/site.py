@@ -118,10 +118,6 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "plan, else `yield`"
         ),
     ] = None
-    poll_s: Annotated[
-        Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
-        doc("Pause between two polls of the machine; none = 1 s locally, else 30 s"),
-    ] = None
     width: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         doc("Nodes of an allocation at least; none = 1"),

@@ -142,8 +142,12 @@ back."""
 SYNC_TIMEOUT_S = 60.0
 """Wait at most T for the server in one exchange: a busy server answers in seconds."""
 
-BATCH_POLL_S = 1.0
+LOCAL_POLL_S = 1.0
 """Pause between two queries of the local batch system, which is a process of our own."""
+
+CLUSTER_POLL_S = 30.0
+"""Pause between two polls of a centre's machine: 2-3 % of a typical run of 20 minutes and more. What polls cost a
+centre is bounded by `cluster.calls_per_min_max`."""
 
 START_BACKOFF_S = 2.0
 """First pause after an allocation that failed to start."""

@@ -43,7 +43,7 @@ def answers(path: Path) -> bool:
         return False
 
 
-TIMING = {"site": {"SYNC_INTERVAL_S": 0.2, "BATCH_POLL_S": 0.1}}
+TIMING = {"site": {"SYNC_INTERVAL_S": 0.2, "LOCAL_POLL_S": 0.1}}
 
 
 class Steps:

@@ -75,8 +75,8 @@ def test_what_cannot_be_edited_safely_is_left_to_its_owner() -> None:
 
 
 def test_lines_of_set_keys_are_found() -> None:
-    text = '# name = "x"\nname = "n"\n[harvest]   # this\npoll_s = 1\n[[accounts]]\nname = "a"\n'
-    assert locate(text) == {"name": 2, "harvest.poll_s": 4, "accounts": 5}
+    text = '# name = "x"\nname = "n"\n[harvest]   # this\nwidth = 1\n[[accounts]]\nname = "a"\n'
+    assert locate(text) == {"name": 2, "harvest.width": 4, "accounts": 5}
 
 
 def test_a_new_file_is_private_and_never_written_over(tmp_path: Path) -> None:

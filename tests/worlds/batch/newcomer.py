@@ -14,10 +14,10 @@ from tests.timing import Values, passed_on
 from tests.worlds.batch.ordinary_cluster import OrdinaryCluster
 from tests.worlds.batch.person import SlurmPerson
 
-POLL_S = 2
 QUICK: Values = {
     "site": {
-        "IDLE_S": 1, "OUTPUT_FLUSH_S": 0.3, "QUEUE_S": 0.5, "SYNC_INTERVAL_MAX_S": 1, "CYCLE_S": 1, "STARTUP_S": 1,
+        "CLUSTER_POLL_S": 2, "IDLE_S": 1, "OUTPUT_FLUSH_S": 0.3, "QUEUE_S": 0.5, "SYNC_INTERVAL_MAX_S": 1, "CYCLE_S": 1,
+        "STARTUP_S": 1,
     },
     "batch": {"UNKNOWN_S": 4},
 }  # fmt: skip
@@ -120,7 +120,7 @@ def newcomer_on(cluster: OrdinaryCluster, *, cluster_keys: str = "") -> Iterator
         keys = f"calls_per_min_max = 1200\n{cluster_keys}"
         written = file.read_text()
         assert 'tcp = "nodes"' in written  # without a probe: work travels by files, once a minute
-        text = written.replace('tcp = "nodes"', f'tcp = "open"\npoll_s = {POLL_S}')
+        text = written.replace('tcp = "nodes"', 'tcp = "open"')
         file.write_text(settings(text, cluster=keys))
         person.done("up", "--detach")
         try:

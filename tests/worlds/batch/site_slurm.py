@@ -30,7 +30,6 @@ walltime_s = "30m"
 calls_per_min_max = 1200
 {cluster}
 [harvest]
-poll_s = {poll_s}
 {harvest}
 """
 TIMING: Values = {
@@ -111,11 +110,11 @@ def site_on(
         environment["PATH"] = f"{first_on_path}:{os.environ['PATH']}"
     if binary is not None:
         environment["TIDEMILL_NODE_BINARY"] = str(binary)
-    values = merged(TIMING, {"site": {"IDLE_S": idle_s}}, timing or {})
+    values = merged(TIMING, {"site": {"IDLE_S": idle_s, "CLUSTER_POLL_S": poll_s}}, timing or {})
     options = Options(nodes=1, cores=1, user=UID, timing=values, environment=environment, parent=parent)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
     world = World(home, options)
-    keys = {"top": top, "harvest": harvest, "cluster": cluster_keys, "poll_s": poll_s}
+    keys = {"top": top, "harvest": harvest, "cluster": cluster_keys}
     text = SITE.format(home=home, staff=staff, **keys)
     (home / "site" / "site.toml").write_text(text)
     try:

@@ -27,7 +27,6 @@ partition = "{partition}"
 calls_per_min_max = 1200
 {cluster_keys}
 [harvest]
-poll_s = 0.5
 {harvest}
 """
 TIMING: Values = {

@@ -33,8 +33,6 @@ SHELL = 'tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }\nexport -f tidemill
 QUICK_TABLES = """
 [cluster]
 calls_per_min_max = 1200
-[harvest]
-poll_s = 0.5
 """
 TIMING: Values = {
     "server": {"GATHER_S": 0.2, "DIGEST_S": 0.5, "NOTICES_LOOK_S": 0.1},

@@ -46,7 +46,7 @@ access = "both"
 """
 TIMING: Values = {
     "site": {
-        "SYNC_INTERVAL_S": 0.1, "SYNC_INTERVAL_MAX_S": 0.2, "BATCH_POLL_S": 0.1, "START_BACKOFF_S": 0.1,
+        "SYNC_INTERVAL_S": 0.1, "SYNC_INTERVAL_MAX_S": 0.2, "LOCAL_POLL_S": 0.1, "START_BACKOFF_S": 0.1,
         "LEASE_RANGES_MAX": OPEN_MAX, "IDLE_S": 60, "LEASES_PER_MIN_MAX": PER_MIN_MAX,
     },
 }  # fmt: skip

@@ -41,7 +41,7 @@ TIMING: Values = {
         "NOTICES_RETRY_S": 0.2, "NOTICES_RETRY_MAX_S": 1,
     },
     "site": {
-        "SYNC_INTERVAL_S": 0.2, "SYNC_INTERVAL_MAX_S": 1, "BATCH_POLL_S": 0.1, "HEARTBEAT_S": 0.3, "IDLE_S": 5,
+        "SYNC_INTERVAL_S": 0.2, "SYNC_INTERVAL_MAX_S": 1, "LOCAL_POLL_S": 0.1, "HEARTBEAT_S": 0.3, "IDLE_S": 5,
     },
     "transfer": {"TRIES_MAX": 1},
 }  # fmt: skip

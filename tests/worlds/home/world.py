@@ -47,7 +47,8 @@ cores = {cores}
 TIMING: Values = {
     "batch": {"LOCAL_GRACE_S": 3},
     "site": {
-        "OUTPUT_FLUSH_S": 0.3, "PILOT_GRACE_S": 2, "IDLE_S": 20, "QUEUE_S": 0.5, "BATCH_POLL_S": 0.1,
+        "OUTPUT_FLUSH_S": 0.3, "PILOT_GRACE_S": 2, "IDLE_S": 20, "QUEUE_S": 0.5, "LOCAL_POLL_S": 0.1,
+        "CLUSTER_POLL_S": 0.5,
         "START_BACKOFF_S": 0.1, "START_BACKOFF_MAX_S": 0.5, "SYNC_INTERVAL_MAX_S": 1, "DEAD_AGENT_S": 3,
         "HEARTBEAT_S": 1, "DEAD_AFTER_S": 20,
     },

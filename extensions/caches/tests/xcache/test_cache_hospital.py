@@ -51,7 +51,7 @@ url = "{origin}"
 TIMING: Values = {
     "server": {"SITE_LOST_S": 5},
     "site": {
-        "SYNC_INTERVAL_S": 0.2, "SYNC_INTERVAL_MAX_S": 1, "BATCH_POLL_S": 0.1, "HEARTBEAT_S": 0.5, "DEAD_AGENT_S": 3,
+        "SYNC_INTERVAL_S": 0.2, "SYNC_INTERVAL_MAX_S": 1, "LOCAL_POLL_S": 0.1, "HEARTBEAT_S": 0.5, "DEAD_AGENT_S": 3,
         "IDLE_S": 20, "QUEUE_S": 0.5, "LEASE_AHEAD_S": 20,
     },
 }  # fmt: skip

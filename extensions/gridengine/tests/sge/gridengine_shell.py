@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from extensions.gridengine.tests.sge.batch_gridengine import NOBODY, SLOTS, environment
+from tests.timing import Values, passed_on
 from tests.worlds.batch.shell_trial import Trial, becomes, tried
 from tests.worlds.home.homes import TIDEMILL
 
@@ -26,7 +27,7 @@ HOSTILE = {".sge_qstat": "-s r\n-q nosuch.q\n", ".sge_request": f"-hold_jid {HOL
 """Files of a home directory that hide jobs, or keep each job from starting."""
 
 WALLTIME_S = 90
-POLL_S = 5
+TIMING: Values = {"site": {"CLUSTER_POLL_S": 5}}
 COMMAND_S = 90.0
 
 
@@ -48,7 +49,7 @@ class GridEngineTrialUser:
         passwd = re.sub(r"(?m)^(root:[^:]*:0:0:[^:]*:).*$", entry, Path("/etc/passwd").read_text())
         (self.space / "passwd").write_text(passwd)
         home = {"HOME": str(self.space), "TIDEMILL_HOME": str(self.space / "h")}
-        self.env = {**self._staff, **home}
+        self.env = {**self._staff, **home, **passed_on(TIMING)}
         self.env.pop("SLURM_CONF", None)
         self._inner = 0
 
@@ -69,11 +70,10 @@ class GridEngineTrialUser:
                 keeper.kill()
 
     def make_site(self) -> None:
-        """Set up the site: short limits and polls, so that a trial is short."""
+        """Set up the site: short limits, so that a trial is short."""
         self.told("site", "init", "--enable", "--no-probe", "--nodes", str(NODES), "--batch", self.batch)
         site = self.space / "h" / "site" / "site.toml"
         text = re.sub(r"(?m)^walltime_s = .*$", "", site.read_text())
-        text = re.sub(r"(?m)^\[harvest\]$", f"[harvest]\npoll_s = {POLL_S}", text)
         site.write_text(f"walltime_s = {WALLTIME_S}\n{text}")
 
     def words(self, *words: str) -> list[str]:

@@ -29,7 +29,6 @@ calls_per_min_max = 1200
 directives = ["-p 0"]
 [harvest]
 policy = "demand"
-poll_s = 0.5
 """
 
 

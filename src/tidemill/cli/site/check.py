@@ -18,7 +18,7 @@ from tidemill.cli.site.node import binary_finding
 from tidemill.cli.terminal import say, say_lines, show, show_json, show_lines, show_table
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.files import why_unseen, write_durable
-from tidemill.site.nodes.planning import PROMISES, policy_of, poll_s_of
+from tidemill.site.nodes.planning import PROMISES, policy_of
 from tidemill.site.setup.detection import NODE_HOURS_FIRST, NODES_FIRST
 from tidemill.site.setup.finding import Finding
 
@@ -178,10 +178,7 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
 
     lines = locate(path.read_text(encoding="utf-8"))
     values = msgspec.to_builtins(read, enc_hook=str)
-    values["harvest"] |= {
-        "policy": policy_of(read).value,
-        "poll_s": poll_s_of(read),
-    }  # of the batch system, if not set
+    values["harvest"]["policy"] = policy_of(read).value  # the batch system's, if it is not set
     rows: list[tuple[str, Any, str]] = []
     for key in [*config.describe(type(read)), *config.repeated(type(read))]:
         inside = [

@@ -311,7 +311,7 @@ def status_lines(
     ]
     lines += data_lines(status.data)
     if status.is_glance_off:
-        lines.append(("glances", "off: the machine is polled at `harvest.poll_s` alone; the log says why"))
+        lines.append(("glances", "off: changes show at the next poll; the log says why"))
     if is_stopped:
         lines.append(("why no more", "the site is stopped"))
     elif text := why_text(status, is_served=is_served):

@@ -43,9 +43,6 @@ from tidemill.site.state.site_state import Allocation
 NODE_WORK_S_MIN = 30.0
 """A further node is asked for only if each has work for at least this time; starting a pilot takes about a second."""
 
-POLL_S = 30.0
-"""Pause between two polls of a centre's machine: 2-3 % of a typical run of 20 minutes and more."""
-
 SUBMITS_MAX = 20
 """Allocations that the embedded batch system is asked for at once."""
 
@@ -158,7 +155,7 @@ def submissions_of(
 
 def poll_s_of(config: SiteConfig) -> float:
     """The pause between two polls of the machine, while nothing is slow."""
-    return config.harvest.poll_s or (constants.BATCH_POLL_S if config.batch == "local" else POLL_S)
+    return constants.LOCAL_POLL_S if config.batch == "local" else constants.CLUSTER_POLL_S
 
 
 def backlog_of(demand: Demand, limits: Limits) -> Backlog:
@@ -331,7 +328,7 @@ def local_situation(
         waiting_per_idle=EVER_S,
         starts_left=starts_left(starts, config, nodes=nodes, policy=Policy.DEMAND),
         submits_max=SUBMITS_MAX,
-        poll_s=constants.BATCH_POLL_S,
+        poll_s=constants.LOCAL_POLL_S,
         cycle_s=0.0,
         death_s=0.0,
     )

@@ -24,7 +24,6 @@ from tidemill.config.site import ContainerRuntime, SiteConfig
 from tidemill.config.transfer import Endpoint
 from tidemill.routing.contact import greet
 from tidemill.site.applications.catalogue import Applications
-from tidemill.site.nodes.planning import poll_s_of
 from tidemill.site.setup.finding import Finding
 
 GREETING = b"\0\0" + struct.pack(">HIII", 0, 8, 0x520, 1)
@@ -245,5 +244,4 @@ def test_values_that_follow_from_the_batch_system_are_shown_as_they_are_used(
 
     rows = {key: value for key, value, _ in effective(path, read)}
 
-    assert (rows["harvest.policy"], rows["harvest.poll_s"]) == (policy, poll_s_of(read))
-    assert rows["harvest.poll_s"] > 0
+    assert rows["harvest.policy"] == policy

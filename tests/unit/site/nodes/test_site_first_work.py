@@ -28,11 +28,12 @@ from tidemill.harvest.plan.pace import LEFT_S, POLL_CALLS
 from tidemill.harvest.plan.situation import STARTS_PER_HOUR_MIN, Decision
 from tidemill.model.machine import JobCounts, Node, NodeState, Queued, Running, Snapshot
 from tidemill.model.state import AllocationState
+from tidemill.site import constants
 from tidemill.site.agent import Agent
 from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.harvesting import Harvesting
-from tidemill.site.nodes.planning import POLL_S, Starts, local_situation
+from tidemill.site.nodes.planning import Starts, local_situation
 from tidemill.site.nodes.site_machine import SiteMachine
 from tidemill.site.state import site_state
 from tidemill.site.state.epoch import claim
@@ -41,6 +42,7 @@ from tidemill.wire.node import Ended, Failed, Started
 
 MINE = "tm-s-e1-1"
 STEP_S = 0.5
+POLL_S = constants.CLUSTER_POLL_S
 CALLS_PER_MIN_MAX = 30
 NOTHING = Demand(events=0, core_s=0.0, slot_cores=1)
 WORK = Demand(events=8, core_s=80.0, slot_cores=1)
