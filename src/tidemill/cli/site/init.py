@@ -271,14 +271,15 @@ def draw(suggestion: Suggestion) -> str:
     from tidemill.config.site import SiteConfig
 
     values = {each.key: each.value for each in suggestion.choices if each.value}
+    origins = {each.key: each.origin for each in suggestion.choices}
     offered = OFFERED_ON_CLUSTERS if "batch" in values else OFFERED_HERE
     if not values["server"].startswith('"unix:'):
         offered = (*offered, *OFFERED_ELSEWHERE)
     return brief(
         config.extended(SiteConfig),
         head=HEAD,
-        values=dict.fromkeys(offered, "") | values,
-        origins={each.key: each.origin for each in suggestion.choices},
+        values=dict.fromkeys([*offered, *origins], "") | values,
+        origins=origins,
         tail=suggestion.tail,
     )
 
