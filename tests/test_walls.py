@@ -139,6 +139,7 @@ def test_the_core_knows_what_an_extension_brings(folder: Path) -> None:
     assert set(brings.settings) == entries.get(extensions.SETTINGS, {}).keys()
     assert set(brings.transports) == entries.get(extensions.TRANSPORTS, {}).keys()
     assert set(brings.caches) == entries.get(extensions.CACHES, {}).keys()
+    assert set(brings.providers) == entries.get(extensions.PROVIDERS, {}).keys()
 
 
 @pytest.mark.parametrize(

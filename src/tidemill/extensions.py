@@ -29,6 +29,7 @@ SDK = "tidemill.sdk"
 SETTINGS = "tidemill.settings"
 TRANSPORTS = "tidemill.transports"
 CACHES = "tidemill.caches"
+PROVIDERS = "tidemill.providers"
 
 
 class Brings(NamedTuple):
@@ -45,6 +46,7 @@ class Brings(NamedTuple):
     settings: tuple[str, ...] = ()  #: tables of server.toml and site.toml
     transports: tuple[str, ...] = ()  #: schemes of servers' addresses
     caches: tuple[str, ...] = ()  #: what runs a site's caches
+    providers: tuple[str, ...] = ()  #: tables of settings of which it makes something for the core
 
 
 KNOWN: dict[str, Brings] = {
@@ -53,6 +55,7 @@ KNOWN: dict[str, Brings] = {
         caches=("xcache",),
     ),
     "calls": Brings(sdk=("CallError", "CallFuture", "CallTimeoutError", "Executor")),
+    "downtimes": Brings(verbs=("downtimes check",), settings=("downtimes",), providers=("downtimes",)),
     "gridengine": Brings(batch=("gridengine",), commands=("qsub", "qconf"), settings=("gridengine",)),
     "gridftp": Brings(transfer=("ftp", "gsiftp")),
     "images": Brings(
@@ -74,7 +77,7 @@ KNOWN: dict[str, Brings] = {
 }
 _FIELDS = {
     VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views",
-    SDK: "sdk", SETTINGS: "settings", TRANSPORTS: "transports", CACHES: "caches",
+    SDK: "sdk", SETTINGS: "settings", TRANSPORTS: "transports", CACHES: "caches", PROVIDERS: "providers",
 }  # fmt: skip
 
 
@@ -205,7 +208,7 @@ def missing(group: str, name: str) -> ConfigError | None:
         VERBS: f"`tidemill {name}`", BATCH: f"the batch system `{name}`", TRANSFER: f"`{name}:`",
         PAGES: f"the page `/{name}`", ROUTES: f"`/v1/{name}`", VIEWS: f"the view `{name}`", SDK: f"`tidemill.{name}`",
         SETTINGS: f"`[{name}]`", TRANSPORTS: f"a server at `{name}:`",
-        CACHES: "a cache that this site runs (`directory` in `[[caches]]`)",
+        CACHES: "a cache that this site runs (`directory` in `[[caches]]`)", PROVIDERS: f"`[{name}]`",
     }[group]  # fmt: skip
     for extension, brings in KNOWN.items():
         if name in getattr(brings, _FIELDS[group]):

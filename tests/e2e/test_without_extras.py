@@ -34,7 +34,7 @@ sys.meta_path.insert(0, Refuse())
 """
 
 # What may be imported without extras: all but modules that a caller imports when a database is
-# PostgreSQL, and the one that reads calendars in a process of its own.
+# PostgreSQL.
 _IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 import tidemill
@@ -110,9 +110,5 @@ def test_all_that_the_product_imports_is_in_its_dependencies(bare: dict[str, str
     asked = subprocess.run(
         [sys.executable, "-c", _IMPORT_ALL], env=bare, capture_output=True, text=True, check=True
     )
-    at_use = {
-        "tidemill.server.database.paired",
-        "tidemill.server.database.postgresql",
-        "tidemill.server.hospital.ical",
-    }
+    at_use = {"tidemill.server.database.paired", "tidemill.server.database.postgresql"}
     assert set(json.loads(asked.stdout)) == at_use

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from tidemill.server.audit import audit_log
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.errors import StrangerError
-from tidemill.server.hospital import ical
 from tidemill.server.identity import revocations
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.issuers import parse as parse_keys
@@ -177,12 +175,6 @@ _T = (TidemillError,)
 _C = (ConfigError,)
 
 
-def _calendar(content: bytes) -> object:
-    found = ical.parse(content.decode(errors="replace"), site="lmu", now=datetime(2026, 11, 28, tzinfo=UTC))
-    assert all(each.site == "lmu" for each in found.entries)
-    return found
-
-
 PARSERS = [
     Parser("submit", _submit, _T),
     Parser("sync", _sync, _T),
@@ -200,5 +192,4 @@ PARSERS = [
     Parser("token", lambda content: _tokens().identity(content), (StrangerError,)),
     Parser("jwks", _keys, (ValueError, ConfigError)),
     Parser("certificate", _certificate, (StrangerError,)),
-    Parser("calendar", _calendar, (ConfigError,)),
 ]

@@ -65,7 +65,6 @@ CORE: Groups = {
         "owner list": ("server.owners", "what submitters have had of the fair share"),
         "owner shares": ("server.owners", "give a submitter a weight in the fair share"),
         "downtimes list": ("server.downtimes", "when sites are out of service, as the server knows it"),
-        "downtimes check": ("server.downtimes", "what a file of downtimes says, and what of it is left out"),
         "audit": ("server.audit", "who ran what in an allocation or on a node; verify the log of changes"),
         "certs init": ("server.certs", "make a small CA for a collaboration that has none"),
         "certs issue": ("server.certs", "make a key pair for the server, a submitter, a site or an operator"),

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill import config as config_files
 from tidemill.config.archive import Archiving
-from tidemill.config.hospital import Downtimes, Ward
+from tidemill.config.hospital import Ward
 from tidemill.config.keys import doc
 from tidemill.config.notify import Mail, Notify
 from tidemill.config.quotas import Quotas
@@ -57,7 +57,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     roles: Roles = Roles()
     quotas: Quotas = Quotas()
     archive: Archiving = Archiving()
-    downtimes: Downtimes = Downtimes()
     mail: Mail = Mail()
     notify: Notify = Notify()
 

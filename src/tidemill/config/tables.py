@@ -18,12 +18,13 @@ from tidemill.errors import ConfigError
 
 FILES = ("server.toml", "site.toml")  #: the `FILE` of the records that may have more tables
 T = TypeVar("T", bound=msgspec.Struct)
+P = TypeVar("P")
 _CORE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {}  # the core's own record of an extended one
 
 
 class SettingsTable(NamedTuple):
     """The table `[NAME]` of a file, under the name of its entry point; each key has a default. `examples`: a value in
-    TOML by key, for the comments of a new file."""
+    TOML by key, or the keys of one of a list of tables, for the comments of a new file."""
 
     file: str
     record: type[msgspec.Struct]
@@ -87,6 +88,22 @@ def tables_of(read: msgspec.Struct) -> dict[str, Any]:
     """The added tables of a file that was read, by name; their defaults where nothing was read."""
     kinds = added(type(read))
     return {name: getattr(read, name, None) or kind.record() for name, kind in kinds.items()}
+
+
+def provided(name: str, kind: type[P], read: msgspec.Struct) -> P | None:
+    """What an extension makes for the core of the table `[name]` of a file that was read, by its entry point of that
+    name in `tidemill.providers`. None = the table says nothing, or no extension has it.
+
+    Raises ConfigError for settings that the extension refuses, and where it is at fault.
+    """
+    settings_read = tables_of(read).get(name)
+    if settings_read is None or settings_read == added(type(read))[name].record():
+        return None
+    make = extensions.find(extensions.PROVIDERS, name)
+    made = make(settings_read) if callable(make) else None
+    if not isinstance(made, kind):
+        raise ConfigError(f"`[{name}]`: its extension makes no `{kind.__name__}` of this table")
+    return made
 
 
 def lacking(record: type[msgspec.Struct], name: str) -> ConfigError | None:

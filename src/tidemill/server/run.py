@@ -176,7 +176,7 @@ def rules_of(config: ServerConfig) -> DispatchRules:
         site_lost_s=constants.SITE_LOST_S,
         addressees=Addressees(config.mail, config.notify, messages=wanted(config) is not None),
         quotas=config.quotas, archive=Archive(archive_of(config)),
-        wards=wards_of(config), downtimes=config.downtimes, added=tables_of(config),
+        wards=wards_of(config), downtimes=downtimes.reader_of(config), added=tables_of(config),
     )  # fmt: skip
 
 
@@ -190,7 +190,6 @@ def wards_of(config: ServerConfig) -> tuple[Ward, ...]:
     for index, ward in enumerate(config.wards):
         with blaming(f"server.toml: `wards[{index}]`"):
             _check_ward(ward)
-    downtimes.check(config.downtimes)
     return tuple(config.wards)
 
 

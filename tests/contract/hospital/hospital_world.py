@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from tidemill.config.hospital import Ward, WardCure
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Store
+from tidemill.server.hospital.readings import Downtime, DowntimeReader, Reading
 from tidemill.server.read import hospital
 from tidemill.wire.hospital import WardRow
 
@@ -53,6 +55,28 @@ class Hospital(World):
         self.dispatcher.close()
         timed = ServerClock(monotonic_s=lambda: self.now_s, wall_us=lambda: self.wall_us)
         self.dispatcher = Dispatcher(self.store, self.rules, server_clock=timed)
+
+
+class Announced:
+    """A source of downtimes that says what a test says; the server gets its `reader`."""
+
+    def __init__(self) -> None:
+        self._reading = Reading("plan", None, "nothing was said")
+        self.reader = DowntimeReader(("plan",), lambda now_us: iter([self._reading]))
+
+    def say(self, *downtimes: Downtime, form: str = "a calendar") -> None:
+        """From the next reading on these downtimes are announced, and no others."""
+        self._reading = Reading("plan", list(downtimes), "", form)
+
+    def fail(self) -> None:
+        """From the next reading on it cannot be read."""
+        self._reading = Reading("plan", None, "it is empty")
+
+
+def downtime(begin: datetime) -> Downtime:
+    """Two hours without the site `home`."""
+    begin_us = int(begin.timestamp() * 1e6)
+    return Downtime("home", begin_us, begin_us + 7_200_000_000, "new racks")
 
 
 def make(worlds: list[Hospital], store: Store, *wards: Ward, **rules: Any) -> Hospital:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, SLOW, Hospital, bounce, lose, make
+from tests.contract.hospital.hospital_world import (
+    AWAY,
+    HOME,
+    MEMORY,
+    SLOW,
+    Announced,
+    Hospital,
+    bounce,
+    downtime,
+    lose,
+    make,
+)
 from tests.contract.server_world import SIM, Site, done, failed, leases, release_of
 from tests.timing import timing
 
-from tidemill.config.hospital import Downtimes, DowntimeSource
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import Input, JobSpec, Resources
 from tidemill.server import constants
@@ -225,32 +234,27 @@ def test_wards_outlive_a_restart_and_a_ward_that_is_gone_sends_its_jobs_home(
 
 @pytest.mark.timing(server={"DOWNTIMES_LEAD_S": 1800})
 def test_a_downtime_moves_the_queue_shortly_before_and_back_after(
-    open_worlds: list[Hospital], store: Store, tmp_path: Path
+    open_worlds: list[Hospital], store: Store
 ) -> None:
-    path = tmp_path / "down.toml"
-    source = Downtimes(sources=[DowntimeSource(place=str(path))])
-    world = make(open_worlds, store, AWAY, downtimes=source)
+    source = Announced()
+    world = make(open_worlds, store, AWAY, downtimes=source.reader)
     jobs = world.submit(*[HOME] * 4)
     home, other = Site(world, "home"), Site(world, "a")
     home.sync(want=0)
     other.sync(want=0)
-    begin = datetime.now(UTC) + timedelta(minutes=20)
-    path.write_text(
-        f'[[downtime]]\nsite = "home"\nstart = {begin.isoformat()}\n'
-        f'end = {(begin + timedelta(hours=2)).isoformat()}\nreason = "new racks"\n'
-    )
+    source.say(downtime(datetime.now(UTC) + timedelta(minutes=20)))
     world.dispatcher.read_downtimes()
     world.round()
     assert leases(home.sync()) == [], "work that begins now would be cut short"
     (got,) = leases(other.sync(ranges=1))
     assert world.job(jobs[0]).stays[0].why == "home_down: downtime: new racks"
-    listed = downtimes.listed(world.reader, source, now_us=world.dispatcher.server_clock.now_us())
+    listed = downtimes.listed(world.reader, source.reader, now_us=world.dispatcher.server_clock.now_us())
     assert [(row.site, row.is_now, row.reason) for row in listed.downtimes] == [("home", True, "new racks")]
-    path.write_text("this is not TOML")
+    source.fail()
     world.dispatcher.read_downtimes()
     world.round()
     assert leases(home.sync()) == [], "what a source said last holds"
-    path.write_text("# no downtimes\n")
+    source.say()
     world.dispatcher.read_downtimes()
     world.round()
     assert sorted(each.job for each in leases(home.sync())) == sorted(set(jobs) - {got.job})

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import msgspec
 import pytest
-from tests.contract.hospital.hospital_world import AWAY, HOME, MEMORY, Hospital, bounce, lose, make
+from tests.contract.hospital.hospital_world import (
+    AWAY,
+    HOME,
+    MEMORY,
+    Announced,
+    Hospital,
+    bounce,
+    downtime,
+    lose,
+    make,
+)
 from tests.contract.server_world import Site, done, leases
 
-from tidemill.config.hospital import Downtimes, DowntimeSource, Ward
+from tidemill.config.hospital import Ward
 from tidemill.model.job import JobSpec
 from tidemill.server import constants
 from tidemill.server.database.store import Store
 from tidemill.server.hospital import downtimes
+from tidemill.server.hospital.readings import NOWHERE, Downtime
 from tidemill.server.read import hospital
 from tidemill.wire.api import ActionRequest, CancelOrder, DiscardOrder, LeaseOrder
 
@@ -146,26 +156,17 @@ def test_moves_are_counted_over_restarts_and_retries(open_worlds: list[Hospital]
     assert leases(other.sync()) == []
 
 
-def calendar(path: Path, *, begin: datetime) -> None:
-    end = begin + timedelta(hours=2)
-    path.write_text(
-        f'[[downtime]]\nsite = "home"\nstart = {begin.isoformat()}\nend = {end.isoformat()}\n'
-        'reason = "<script>alert(1)</script>"\n'
-    )
-
-
 @pytest.mark.timing(server={"DOWNTIMES_LEAD_S": 0})
 def test_a_downtime_that_begins_while_events_run_moves_the_queue_and_stops_nothing(
-    open_worlds: list[Hospital], store: Store, tmp_path: Path
+    open_worlds: list[Hospital], store: Store
 ) -> None:
-    path = tmp_path / "down.toml"
-    source = Downtimes(sources=[DowntimeSource(place=str(path))])
-    world = make(open_worlds, store, AWAY, downtimes=source)
+    source = Announced()
+    world = make(open_worlds, store, AWAY, downtimes=source.reader)
     jobs = world.submit(*[HOME] * 4)
     home, other = Site(world, "home"), Site(world, "a")
     other.sync(want=0)
     running = leases(home.sync(ranges=2))
-    calendar(path, begin=datetime.now(UTC) - timedelta(minutes=1))
+    source.say(downtime(datetime.now(UTC) - timedelta(minutes=1)))
     world.dispatcher.read_downtimes()
     world.round()
 
@@ -196,18 +197,18 @@ def test_a_failure_ward_without_a_site_of_its_own_treats_nobody(
 
 
 def test_a_downtime_of_a_source_that_is_named_no_more_is_over(
-    open_worlds: list[Hospital], store: Store, tmp_path: Path
+    open_worlds: list[Hospital], store: Store
 ) -> None:
-    path = tmp_path / "down.toml"
-    world = make(open_worlds, store, AWAY, downtimes=Downtimes(sources=[DowntimeSource(place=str(path))]))
+    source = Announced()
+    world = make(open_worlds, store, AWAY, downtimes=source.reader)
     (job,) = world.submit(HOME)
     home = Site(world, "home")
     home.sync(want=0)
-    calendar(path, begin=datetime.now(UTC) - timedelta(minutes=1))
+    source.say(downtime(datetime.now(UTC) - timedelta(minutes=1)))
     world.dispatcher.read_downtimes()
     world.round()
     assert leases(home.sync()) == []
-    world.rules = world.rules._replace(downtimes=Downtimes())
+    world.rules = world.rules._replace(downtimes=NOWHERE)
     world.again()
     home.sync(want=0)
     world.round()
@@ -215,26 +216,23 @@ def test_a_downtime_of_a_source_that_is_named_no_more_is_over(
 
 
 def test_a_source_that_changes_its_format_keeps_the_downtimes_that_are_not_over(
-    open_worlds: list[Hospital], store: Store, tmp_path: Path
+    open_worlds: list[Hospital], store: Store
 ) -> None:
-    path = tmp_path / "down"
-    source = Downtimes(sources=[DowntimeSource(place=str(path))])
-    world = make(open_worlds, store, AWAY, downtimes=source)
+    source = Announced()
+    world = make(open_worlds, store, AWAY, downtimes=source.reader)
+    now = downtime(datetime.now(UTC) - timedelta(minutes=1))
 
-    def read(text: str | None = None) -> tuple[int, str]:
-        if text is not None:
-            path.write_text(text)
+    def read(*announced: Downtime, form: str) -> tuple[int, str]:
+        source.say(*announced, form=form)
         world.dispatcher.read_downtimes()
-        found = downtimes.listed(world.reader, source, now_us=world.dispatcher.server_clock.now_us())
+        found = downtimes.listed(world.reader, source.reader, now_us=world.dispatcher.server_clock.now_us())
         return len(found.downtimes), found.sources[0].error
 
-    calendar(path, begin=datetime.now(UTC) - timedelta(minutes=1))
-    assert read() == (1, "")
-    for changed in ("{}", "[]", "BEGIN:VCALENDAR\r\nEND:VCALENDAR"):
-        count, error = read(changed)
+    assert read(now, form="TOML") == (1, "")
+    for changed in ("JSON of CRIC", "a calendar"):
+        count, error = read(form=changed)
         assert count == 1
-        assert "it was TOML with downtimes that are not over" in error or "names no site" in error
-    assert read("# no downtimes") == (0, "")
-    assert read("{}") == (0, ""), "nothing is lost: it may change its format"
-    calendar(path, begin=datetime.now(UTC) - timedelta(minutes=1))
-    assert read() == (1, "")
+        assert f"it was TOML with downtimes that are not over, and is {changed} now: " in error
+    assert read(form="TOML") == (0, "")
+    assert read(form="JSON of CRIC") == (0, ""), "nothing is lost: it may change its format"
+    assert read(now, form="JSON of CRIC") == (1, "")

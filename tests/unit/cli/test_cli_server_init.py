@@ -30,7 +30,7 @@ def test_the_file_with_all_its_comments_removed_is_a_legal_one(written: Path) ->
     assert (read.listen, read.tls.ca) == ("0.0.0.0:8443", (written.parent / "../ca/ca.pem").absolute())
     assert read.mail.server == "smtp.example.org:587"
     assert (len(read.wards), len(read.tokens.issuers), len(read.roles.members)) == (1, 1, 1)
-    assert (len(read.notify.rules), len(read.notify.hooks), len(read.downtimes.sources)) == (1, 1, 1)
+    assert (len(read.notify.rules), len(read.notify.hooks)) == (1, 1)
 
 
 def test_every_table_that_may_stand_several_times_has_an_example() -> None:

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.client.home import ClientConfig
 from tidemill.client.jobfile import load_job_file
 from tidemill.config import describe, load, loads, parse_size, repeated
-from tidemill.config.keys import path_in, url_in
+from tidemill.config.keys import Place, path_in, url_in
 from tidemill.config.server import ServerConfig
 from tidemill.config.site import Account, SiteConfig
 from tidemill.config.transfer import Endpoint
@@ -190,8 +191,8 @@ def test_the_element_of_a_list_that_is_wrong_is_named() -> None:
     assert "`data_roots[1]` is `3`, expected path" in refusal(BASE + 'data_roots = ["/a", 3]').message
     rule = '[[notify.rules]]\nto = "mail:a@example.org"\nwhen = ["done", "failed"]'
     assert "`notify.rules[0].when[0]` is " in refusal(rule, ServerConfig).message
-    names = '[[downtimes.sources]]\nfrom = "a.ics"\nnames = { a = "b", c = 4 }'
-    assert "`downtimes.sources[0].names.c` is `4`, expected text" in refusal(names, ServerConfig).message
+    members = "[roles.members]\n'/CN=a' = 'operator a'\n'/CN=b' = 4"
+    assert "`roles.members./CN=b` is `4`, expected text" in refusal(members, ServerConfig).message
     assert "`accounts[0]` is `3`, expected a table" in refusal(BASE + "accounts = [3]").message
     assert "`containers.podman` is `1`, expected a table" in refusal(BASE + "containers.podman = 1").message
 
@@ -228,10 +229,15 @@ def test_paths_are_relative_to_the_file() -> None:
     assert config.data_roots == [Path("/etc/tidemill/data"), Path("/abs")]
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """A file with a key that takes a path or a URL."""
+
+    where: Place = ""
+
+
 def test_a_key_takes_a_path_or_a_url_and_only_the_path_is_made_absolute() -> None:
     def read(value: str) -> str:
-        text = f'[[downtimes.sources]]\nfrom = "{value}"'
-        return loads(text, ServerConfig, source=SOURCE).downtimes.sources[0].place
+        return loads(f'where = "{value}"', Placed, source=SOURCE).where
 
     assert read("https://cric.example.org/x?a=1") == "https://cric.example.org/x?a=1"
     assert (url_in(read("https://a.org")), path_in(read("https://a.org"))) == ("https://a.org", None)

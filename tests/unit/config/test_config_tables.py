@@ -16,7 +16,7 @@ from tidemill.cli.main import main
 from tidemill.config import tables
 from tidemill.config.server import ServerConfig
 from tidemill.config.site import SiteConfig
-from tidemill.config.tables import tables_of
+from tidemill.config.tables import provided, tables_of
 from tidemill.errors import ConfigError
 from tidemill.server.run import rules_of
 
@@ -48,6 +48,9 @@ class Loose(msgspec.Struct):
 class Needs(msgspec.Struct):
     name: str
 
+def counted(odd):
+    return odd.count
+
 ODD = SettingsTable("server.toml", Odd, {"count": "7"})
 LOOSE = SettingsTable("site.toml", Loose)
 NEEDS, CACHE, NO_TABLE = SettingsTable("server.toml", Needs), SettingsTable("cache.toml", Odd), 7
@@ -65,10 +68,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         for each in (extensions.installed, tables._added, tables._extended):
             each.cache_clear()
 
-    def put(version: str = tidemill.__version__, **named: str) -> None:
+    def put(version: str = tidemill.__version__, provider: str = "", **named: str) -> None:
         about = tmp_path / f"tidemill_odd-{version}.dist-info"
         about.mkdir()
         lines = [f"{name} = tidemill_odd:{attribute}" for name, attribute in named.items()]
+        if provider:
+            lines += [f"[{extensions.PROVIDERS}]", f"odd = tidemill_odd:{provider}"]
         (about / "entry_points.txt").write_text("\n".join([f"[{extensions.SETTINGS}]", *lines]))
         forget()
 
@@ -176,6 +181,28 @@ def test_a_table_of_an_extension_that_is_away_says_which_command_installs_it(
             (tmp_path / "server.toml").write_text(f"[{table}]\nx = 1\n")
             assert main(["server", "run", "--config", str(tmp_path / "server.toml")]) == 2
             assert f"server.toml: `[{table}]` needs the extension `{name}`" in capsys.readouterr().err
+
+
+def test_an_extension_makes_of_its_table_what_the_core_asks_for(install: Install) -> None:
+    install(odd="ODD", provider="counted")
+    whole = config.loads("[odd]\ncount = 2", ServerConfig, source=SOURCE)
+    assert provided("odd", int, whole) == 2
+    assert provided("even", int, whole) is None
+    assert provided("odd", int, ServerConfig()) is None, "it says nothing"
+    with pytest.raises(ConfigError, match=r"`\[odd\]`: its extension makes no `str` of this table"):
+        provided("odd", str, whole)
+
+
+@pytest.mark.parametrize(
+    ("provider", "why"), [("", "makes no `int`"), ("gone", "has no `tidemill_odd:gone`")]
+)
+def test_a_table_of_which_nothing_can_be_made_is_refused_where_it_says_something(
+    install: Install, provider: str, why: str
+) -> None:
+    install(odd="ODD", provider=provider)
+    assert provided("odd", int, ServerConfig()) is None
+    with pytest.raises(ConfigError, match=why):
+        provided("odd", int, config.loads("[odd]\ncount = 2", ServerConfig, source=SOURCE))
 
 
 def test_records_that_are_no_file_have_no_more_tables(install: Install) -> None:

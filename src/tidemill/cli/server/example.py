@@ -25,8 +25,6 @@ cure = { memory_factor = 2, whole_node = true }""",
 name = "cms"
 issuer = "https://cms-auth.example.org/"
 audience = ["https://tidemill.example.org:8443"]""",
-    "downtimes.sources": """\
-from = "downtimes.toml\"""",
     "notify.rules": """\
 to = "mail:operators@example.org"
 when = ["site", "failures"]""",

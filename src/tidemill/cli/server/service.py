@@ -153,11 +153,16 @@ def init(args: Namespace) -> int:
 
     path = (args.config or _home(args) / "server.toml").absolute()
     values = {"dir": json.dumps(str(path.parent))}
-    text = commented(config.extended(ServerConfig), title="A Tidemill server", values=values)
-    examples = dict(example.KEYS)
-    for name, table in config.added(ServerConfig).items():
-        examples |= {f"{name}.{key}": value for key, value in table.examples.items()}
-    write_new(path, with_examples(text, examples, example.TABLES))
+    record = config.extended(ServerConfig)
+    text = commented(record, title="A Tidemill server", values=values)
+    added = {
+        f"{name}.{key}": value
+        for name, table in config.added(ServerConfig).items()
+        for key, value in table.examples.items()
+    }
+    repeated = {each.key for each in config.repeated(record)} & added.keys()
+    tables = example.TABLES | {key: added[key] for key in repeated}
+    write_new(path, with_examples(text, example.KEYS | added, tables))
     _, schema = init_server(_read(args))
     if args.json:
         show_json({"config": str(path), "schema": schema})

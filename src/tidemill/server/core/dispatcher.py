@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 from msgspec import UNSET
 
 from tidemill import clock, log
-from tidemill.config.hospital import Downtimes, Ward
+from tidemill.config.hospital import Ward
 from tidemill.config.quotas import Quotas
 from tidemill.model.campaign import reference
 from tidemill.model.identity import LOCAL, Act, Identity, Role, own_name
@@ -46,6 +46,7 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ForbiddenError, MissingError, RequestError
 from tidemill.server.hospital import downtimes, rounds, ward_stays
 from tidemill.server.hospital.nearness import DataMap
+from tidemill.server.hospital.readings import NOWHERE, DowntimeReader
 from tidemill.server.monitoring.window import SampleWindow
 from tidemill.server.notices.addressees import Addressees
 from tidemill.wire.api import (
@@ -91,7 +92,7 @@ class DispatchRules(NamedTuple):
     archive: Archive = Archive()
     data_wait_s: float = DATA_WAIT_S
     wards: tuple[Ward, ...] = ()
-    downtimes: Downtimes = Downtimes()
+    downtimes: DowntimeReader = NOWHERE
     added: Mapping[str, Any] = MappingProxyType({})  #: tables of extensions, by name
 
 
@@ -382,9 +383,9 @@ class Dispatcher:
         """Read the sources of downtimes again, and keep each as it comes; may take as long as the slowest of them."""
         if not self.writer.is_active:
             return
-        rules = self.rules.downtimes
-        self.writer.write(lambda work: downtimes.forget_others(work, rules))
-        for reading in downtimes.read_all(rules, now_us=self.server_clock.now_us()):
+        reader = self.rules.downtimes
+        self.writer.write(lambda work: downtimes.forget_others(work, reader))
+        for reading in reader.read(self.server_clock.now_us()):
             self.writer.write(partial(downtimes.store, reading=reading))
 
     def note_revoked(self) -> bool:

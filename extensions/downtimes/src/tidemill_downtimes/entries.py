@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from tidemill import clock
+from tidemill.server.hospital.readings import Downtime
 
 HORIZON_DAYS = 400  #: what begins later is ignored
 LONGEST_DAYS = 60  #: the longest downtime: a longer one has to be announced again
@@ -40,15 +41,6 @@ class CalendarText(msgspec.Struct, frozen=True):
     now_us: int
     cpu_s: int  #: processor time that reading may take
     text: str
-
-
-class Downtime(msgspec.Struct, frozen=True, array_like=True):
-    """A time in which a site is out of service."""
-
-    site: str
-    start_us: int
-    end_us: int
-    reason: str = ""
 
 
 class Calendar(NamedTuple):
@@ -134,14 +126,3 @@ def _merged(downtimes: list[Downtime]) -> list[Downtime]:
     return sorted(
         (each for of_site in found.values() for each in of_site), key=lambda one: (one.start_us, one.site)
     )
-
-
-def down_at(downtimes: list[Downtime], *, now_us: int, lead_s: float) -> dict[str, tuple[int, str]]:
-    """The sites that are down now, from `lead_s` before a downtime begins: until when, and why."""
-    found: dict[str, tuple[int, str]] = {}
-    for each in sorted(downtimes, key=lambda one: one.start_us):
-        until_us, reason = found.get(each.site, (0, ""))
-        begins_us = each.start_us - int(lead_s * 1e6)
-        if (begins_us <= now_us < each.end_us) or (until_us and each.start_us <= until_us < each.end_us):
-            found[each.site] = (max(until_us, each.end_us), reason or each.reason)
-    return found

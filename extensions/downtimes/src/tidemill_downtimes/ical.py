@@ -20,7 +20,7 @@ import msgspec
 import recurring_ical_events
 
 from tidemill.errors import ConfigError
-from tidemill.server.hospital.entries import HORIZON_DAYS, CalendarText, Entry, Parsed, shown, zone_of
+from tidemill_downtimes.entries import HORIZON_DAYS, CalendarText, Entry, Parsed, shown, zone_of
 
 EVENTS_MAX = 10_000
 LINES_MAX = 500_000

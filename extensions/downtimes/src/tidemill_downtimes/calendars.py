@@ -9,35 +9,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime
-from importlib.util import find_spec
 
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
-from tidemill.server.hospital.entries import CalendarText, Parsed, shown
+from tidemill_downtimes.entries import CalendarText, Parsed, shown
 
 CPU_S_MAX = 20
 """Ten thousand events without rules take 2 s, and a thousand weekly rules of five years take 6 s (one core, 2026)."""
 
 WALL_S_MAX = 120.0  #: the machine may be busy
 
-_COMMAND = [sys.executable, "-I", "-m", "tidemill.server.hospital.ical"]
-
-
-def check() -> None:
-    """Raises ConfigError if the libraries for calendars are not installed."""
-    missing = [name for name in ("icalendar", "recurring_ical_events") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"a calendar cannot be read: `{missing[0]}` is not installed",
-            hint="install `tidemill[calendars]` into the server's environment, or list downtimes in a TOML file",
-        )
+_COMMAND = [sys.executable, "-I", "-m", "tidemill_downtimes.ical"]
 
 
 def parse(text: str, *, site: str, now: datetime, cpu_s: int = CPU_S_MAX) -> Parsed:
     """The downtimes of a calendar, all of one site. Takes half a second. Raises ConfigError for text that is not a
     calendar or takes too much work, and SiteError if the process does not start or end."""
-    check()
     asked = CalendarText(site, int(now.timestamp() * 1_000_000), cpu_s, text)
     try:
         ended = subprocess.run(

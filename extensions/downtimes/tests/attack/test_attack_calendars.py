@@ -18,10 +18,11 @@ from tests.timing import timing
 from tests.worlds.home.world import namespace_command
 
 from tidemill.client import Client
-from tidemill.config.hospital import DowntimeSource
 from tidemill.errors import ConfigError
-from tidemill.server.hospital import calendars, downtimes
 from tidemill.wire.hospital import DowntimeList
+from tidemill_downtimes import calendars
+from tidemill_downtimes import sources as downtimes
+from tidemill_downtimes.settings import DowntimeSource
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 SUNDAY = "DTSTART:20261122T000000Z\r\nDURATION:PT1H\r\n"

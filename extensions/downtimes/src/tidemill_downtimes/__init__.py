@@ -1,0 +1,1 @@
+"""Downtimes of sites from calendars, services and files, for the server's hospital."""
