@@ -38,7 +38,7 @@ TESTS_xcache := extensions/caches/tests/xcache
 TESTS_rabbitmq := extensions/messages/tests/rabbitmq
 TESTS_sge := extensions/gridengine/tests/sge
 TESTS_slurmdbd := extensions/study/tests/slurmdbd
-TESTS_attack := tests/attack extensions/caches/tests/attack extensions/calls/tests/attack extensions/downtimes/tests/attack extensions/images/tests/attack extensions/report/tests/attack
+TESTS_attack := tests/attack extensions/caches/tests/attack extensions/calls/tests/attack extensions/downtimes/tests/attack extensions/images/tests/attack extensions/report/tests/attack extensions/tokens/tests/attack
 TESTS_squashfs := tests/squashfs extensions/images/tests/squashfs
 TESTS_local := tests/local/node tests/local/server tests/local/site extensions/stress/tests/site
 TESTS_commands := tests/local/cli tests/local/examples
@@ -218,7 +218,7 @@ bundle: dist ## as root on Debian: one file that installs Tidemill without a net
 	.venv/bin/python scripts/bundle.py dist dist
 
 container: dist ## as root: build the server's container without a registry of images, run it, ask for its health
-	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[all,certs,postgresql,tokens]"
+	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[all,certs,postgresql]"
 	cp dist/*.whl target/wheels/
 	scripts/container.sh target/wheels
 

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 UV_PYTHON = ROOT / ".uv/venv/bin/python"  #: of `make setup`; it has pip and uv
 SCRIPT = ROOT / "scripts/offline_install.sh"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-EXTRAS = ("all", "certs", "tokens")
-"""Extras that a site or server may need: extensions, certificates, tokens."""
+EXTRAS = ("all", "certs")
+"""Extras that a site or server may need: extensions, certificates."""
 PLATFORMS = {
     "x86_64": ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64"),
     "aarch64": ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64"),

@@ -74,6 +74,7 @@ KNOWN: dict[str, Brings] = {
         verbs=("stress run", "stress scan", "stress compare", "stress schedule"), pages=("stress",)
     ),
     "study": Brings(verbs=("report opportunity", "report accounting", "simulate")),
+    "tokens": Brings(settings=("tokens",), providers=("tokens",)),
 }
 _FIELDS = {
     VERBS: "verbs", BATCH: "batch", TRANSFER: "transfer", PAGES: "pages", ROUTES: "routes", VIEWS: "views",

@@ -29,8 +29,9 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
+from tests.worlds.services.access_world import Certs, World, submission, sync
 
+from tidemill import extensions
 from tidemill.server.api import openapi
 from tidemill.server.api.app import Api, make_app
 from tidemill.server.api.routes import served
@@ -47,6 +48,16 @@ SECRET = "2f" * 20
 AnyCase = schemathesis.Case[Any]
 
 
+def signed_tokens(folder: Path) -> tuple[Any, list[str]]:
+    """An issuer, and tokens of it; none where the extension is missing that believes them."""
+    if "tokens" not in extensions.installed():
+        return None, []
+    from tests.worlds.services.token_issuer import Issuer
+
+    issuer = Issuer(folder)
+    return issuer, [issuer.token(), issuer.token(scope="compute.read")]
+
+
 class Fuzzed:
     """A server that has some jobs and sites, and everybody who may come to it."""
 
@@ -54,7 +65,7 @@ class Fuzzed:
         if database is not None:
             Store(url=database).init()
         certs = Certs(folder / "certs")
-        issuer = Issuer(folder)
+        issuer, tokens = signed_tokens(folder)
         secret = folder / "secret"
         secret.touch(mode=0o600)
         secret.write_text(SECRET)
@@ -67,7 +78,7 @@ class Fuzzed:
             session = requests.Session()
             session.cert = tuple(map(str, certs.pair(name)))  # type: ignore[assignment]
             self.people.append(session)
-        for bearer in (SECRET, issuer.token(), issuer.token(scope="compute.read"), "none.of.ours"):
+        for bearer in (SECRET, *tokens, "none.of.ours"):
             session = requests.Session()
             session.headers["Authorization"] = f"Bearer {bearer}"
             self.people.append(session)

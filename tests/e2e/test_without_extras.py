@@ -76,7 +76,7 @@ def _others() -> set[str]:
         for module, names in packages_distributions().items()
         if not brought & {canonicalize_name(name) for name in names}
     }
-    assert {"psycopg", "pyarrow", "cryptography", "jwt", "boto3", "uproot", "pytest"} <= found, found
+    assert {"psycopg", "pyarrow", "cryptography", "boto3", "uproot", "pytest"} <= found, found
     return found
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 
-import jwt
-from cryptography.hazmat.primitives.asymmetric import ec
 from tests.fuzz.parser import Parser, file_of, folder
 
 from tidemill import config
@@ -18,8 +15,7 @@ from tidemill.config import parse_size
 from tidemill.config.addressee import parse_target
 from tidemill.config.server import ServerConfig, read_config
 from tidemill.config.site import SiteConfig
-from tidemill.config.tls import Issuer, Tls
-from tidemill.config.tls import Tokens as Section
+from tidemill.config.tls import Tls
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
@@ -30,12 +26,8 @@ from tidemill.server.database.store import Store
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity import revocations
 from tidemill.server.identity.certificates import Certificates
-from tidemill.server.identity.issuers import parse as parse_keys
-from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.transfer.allowed import check_endpoint
 from tidemill.wire.api import ActionRequest, DrainRequest, SubmitRequest, SyncRequest
-
-ISSUER = "https://iam.example.org/"
 
 
 @cache
@@ -135,32 +127,6 @@ def _intervals(content: bytes) -> object:
 
 
 @cache
-def _tokens() -> TokenVerifier:
-    key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
-    path = file_of(json.dumps({"keys": [{**key, "kid": "ec"}]}).encode(), "jwks.json")
-    return TokenVerifier(
-        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks=str(path))]), members=[]
-    )
-
-
-def _keys(content: bytes) -> object:
-    """Keys, each tried on a token that names it."""
-    keys = parse_keys(content)
-    path = file_of(content, "keys.json")
-    tokens = TokenVerifier(
-        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks=str(path))]), members=[]
-    )
-    key = ec.generate_private_key(ec.SECP256R1())
-    for each in keys[:5]:
-        told = {"kid": each["kid"]} if isinstance(each.get("kid"), str) else {}
-        try:
-            tokens.identity(jwt.encode({"iss": ISSUER, "sub": "a"}, key, "ES256", told).encode())
-        except StrangerError:
-            continue
-    return keys
-
-
-@cache
 def _certificates() -> Certificates:
     own = Authority.create(folder() / "ca", name="Tidemill CA", days=10)
     made = own.issue(Wanted(role="server", name="127.0.0.1", days=5), folder() / "ca")
@@ -189,7 +155,5 @@ PARSERS = [
     Parser("duration", _duration, (ValueError,)),
     Parser("size", _size, (ValueError,)),
     Parser("intervals", _intervals, (ValueError,)),
-    Parser("token", lambda content: _tokens().identity(content), (StrangerError,)),
-    Parser("jwks", _keys, (ValueError, ConfigError)),
     Parser("certificate", _certificate, (StrangerError,)),
 ]

@@ -36,7 +36,7 @@ def test_every_parser_has_an_honest_input_and_every_folder_a_parser() -> None:
     assert {path.name for corpus in CORPORA for path in corpus.iterdir()} <= set(PARSERS)
     only_refused = {"certificate", "token", "mover-order"}  # none can be good for ever, or on another machine
     without = {name for name, each in PARSERS.items() if not any(n.startswith("ok") for n in seeds_of(each))}
-    assert without == only_refused
+    assert without == only_refused & PARSERS.keys()
 
 
 def test_the_corpus_stays_small() -> None:

@@ -13,7 +13,7 @@ from tidemill.config.hospital import Ward
 from tidemill.config.keys import doc
 from tidemill.config.notify import Mail, Notify
 from tidemill.config.quotas import Quotas
-from tidemill.config.tls import Roles, Tls, Tokens
+from tidemill.config.tls import Roles, Tls
 from tidemill.errors import ConfigError
 
 
@@ -53,7 +53,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         list[Ward], doc("The hospital: where jobs with a `home` are treated that wait or fail there")
     ] = []
     tls: Tls = Tls()
-    tokens: Tokens = Tokens()
     roles: Roles = Roles()
     quotas: Quotas = Quotas()
     archive: Archiving = Archiving()

@@ -91,9 +91,6 @@ that fails over, is back before."""
 CERTIFICATES_RELOAD_S = 60.0
 """Read changed certificates, CAs and CRLs again after this time: a revocation counts within a minute."""
 
-CLOCK_LEEWAY_S = 30.0
-"""Tolerated difference of clocks (`exp`, `nbf`): machines without NTP drift by seconds."""
-
 AUDIT_KEPT_S = 34560000.0
 """Keep the audit log, and the record of who ran where, for 400 days: a year and a month, so that a security
 team that looks back over a year finds whole months."""

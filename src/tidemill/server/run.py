@@ -11,7 +11,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,7 @@ import uvicorn
 from tidemill import __version__, extensions, log
 from tidemill.config.hospital import WARDS_MAX, Ward
 from tidemill.config.server import ServerConfig
-from tidemill.config.tables import extended, tables_of
+from tidemill.config.tables import extended, provided, tables_of
 from tidemill.config.tls import Bearer
 from tidemill.errors import ConfigError, SiteError, blaming, did_you_mean
 from tidemill.files import make_directories
@@ -42,10 +42,9 @@ from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.database.store import Store, value
 from tidemill.server.database.upgrade import UpgradePlan, copy_database
 from tidemill.server.hospital import downtimes
-from tidemill.server.identity import access
+from tidemill.server.identity import access, bearer
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
-from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.server.notices.addressees import Addressees
 from tidemill.server.pair import ActiveParts, PairedRole
 from tidemill.server.web.routes import Website
@@ -209,14 +208,15 @@ def _check_ward(ward: Ward) -> None:
 def read_authenticator(config: ServerConfig) -> access.Authenticator:
     """Judges credentials. Raises ConfigError for files that cannot be read, or settings that would admit any client."""
     tls, members = config.tls, config.roles.listed
-    _check_members(config)
+    issuers = provided(bearer.NAME, bearer.TokenIssuers, config)
+    _check_members(config, () if issuers is None else issuers.names)
     secured = tls.certificate is not None or tls.key is not None
     with blaming("server.toml: `secret_file`"):
         secret = None if config.secret_file is None else read_key(config.secret_file)
     authenticator = access.Authenticator(
         secret=secret,
         certificates=Certificates(tls, members) if secured else None,
-        tokens=TokenVerifier(config.tokens, members) if config.tokens.issuers else None,
+        tokens=None if issuers is None else issuers.verifier(members),
         revoked=Revoked(config.place / REVOKED),
     )
     if config.listen is not None and not secured and authenticator.secret is None:
@@ -235,22 +235,22 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
     return authenticator
 
 
-def _check_members(config: ServerConfig) -> None:
-    """Raises ConfigError for a member that no credential could ever match, or that might mean another."""
-    issuers = [each.name for each in config.tokens.issuers]
+def _check_members(config: ServerConfig, issuers: Sequence[str]) -> None:
+    """Raises ConfigError for a member that no credential could ever match, or that might mean another. `issuers`: the
+    names of those whose tokens are believed."""
     known: dict[Bearer, str] = {}
     for each in config.roles.listed:
-        bearer, what = each.bearer, f"`roles.members` of `{each.name}`"
-        if bearer in known:
+        shown, what = each.bearer, f"`roles.members` of `{each.name}`"
+        if shown in known:
             raise ConfigError(
-                f"{what} names `{each.who}`, as that of `{known[bearer]}` does",
+                f"{what} names `{each.who}`, as that of `{known[shown]}` does",
                 hint="give each credential one role",
             )
-        known[bearer] = each.name
-        if bearer.issuer and bearer.issuer not in issuers:
+        known[shown] = each.name
+        if shown.issuer and shown.issuer not in issuers:
             raise ConfigError(
-                f"{what} names `{each.who}`, and there is no issuer `{bearer.issuer}`",
-                hint=did_you_mean(bearer.issuer, issuers)
+                f"{what} names `{each.who}`, and there is no issuer `{shown.issuer}`",
+                hint=did_you_mean(shown.issuer, issuers)
                 or "what follows the last `@` is the `name` of one of `tokens.issuers`",
             )
         if each.who.startswith("/") and each.who.rpartition("@")[2] in issuers:
@@ -258,7 +258,7 @@ def _check_members(config: ServerConfig) -> None:
                 f"{what} names `{each.who}`, which may mean a certificate or a token",
                 hint=f"write `subject:{each.who}` or `token:{each.who}`",
             )
-        if bearer.subject and config.tls.other_ca is None:
+        if shown.subject and config.tls.other_ca is None:
             raise ConfigError(f"{what} needs `tls.other_ca`", hint="name the CA of its certificate")
 
 

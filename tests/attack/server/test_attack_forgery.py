@@ -1,13 +1,11 @@
-"""Requests that a server makes for others - web hooks, keys of token issuers - lead nowhere inside.
+"""Requests that a server makes for others, by web hooks, lead nowhere inside.
 
-Redirects, addresses in every disguise, decoded answers and floods: `tests/local/server/test_notify_hook.py` and
-`tests/unit/server/test_server_issuers.py`.
+Redirects, addresses in every disguise, decoded answers and floods: `tests/local/server/test_notify_hook.py`. Keys of
+token issuers: `extensions/tokens/tests/attack/test_attack_issuers.py`.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,19 +17,14 @@ from typing import Any
 import pytest
 
 from tidemill.config.notify import Hook, Notify
-from tidemill.config.tls import Issuer
-from tidemill.errors import SiteError
 from tidemill.net import addresses
-from tidemill.net.http_exchange import TimeLimit
 from tidemill.server.errors import LaterError, RefusedError
-from tidemill.server.identity.issuers import IssuerKeys, _get
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.hook import Poster
 from tidemill.wire.notification import Digest, TrialNews
 
 DIGEST = Digest(id="5f.1", server="here", made_us=1, items=[TrialNews(first_us=1, last_us=1)])
 PUBLIC = "203.0.113.7"
-KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "kid": "one"}
 
 
 class Inside:
@@ -146,28 +139,3 @@ def test_a_hook_of_the_operator_reaches_a_private_address_only_as_itself(
     with resolving(monkeypatch, ["127.0.0.1"]), pytest.raises(LaterError, match="not of the public"):
         Poster(Notify(hooks=[named]), post_s=5).send(Parcel("h", DIGEST))
     assert not inside.asked
-
-
-def test_an_issuer_sends_the_server_to_no_service_inside(inside: Inside) -> None:
-    """The issuer's page is believed as to its keys, and not as to where in this network they are asked from."""
-    keys = IssuerKeys(Issuer(name="iam", issuer="https://iam.example.org", audience=["a"]), kept_s=3600)
-    for scheme, host in itertools.product(
-        ("http", "https"), ("127.0.0.1", "localhost", "[::1]", "2130706433")
-    ):
-        url = f"{scheme}://{host}:{inside.port}/"
-        assert not keys._is_trusted(url)
-        with pytest.raises(SiteError, match="not of the public internet"):
-            _get(url, TimeLimit(5), private=keys._is_trusted(url))
-    assert keys._is_trusted("https://iam.example.org/keys")
-    assert not inside.asked
-
-
-def test_keys_may_be_on_the_hosts_that_the_configuration_names(inside: Inside) -> None:
-    inside.page = json.dumps({"keys": [KEY]}).encode()
-    named = Issuer(
-        name="iam",
-        issuer="https://iam.example.org",
-        audience=["a"],
-        jwks=f"http://127.0.0.1:{inside.port}/k",
-    )
-    assert IssuerKeys(named, kept_s=3600).find("one", "ES256") is not None

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from tests.timing import timing
-from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
+from tests.worlds.services.access_world import Certs, World, submission, sync
+from tests.worlds.services.token_issuer import Issuer
 
 from tidemill.server.errors import FIXED
 from tidemill.transfer.program import size_of

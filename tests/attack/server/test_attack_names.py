@@ -11,7 +11,8 @@ import pytest
 from tests.contract.server_world import Site, done, leases
 from tests.contract.server_world import World as StoreWorld
 from tests.effort import lines_run
-from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
+from tests.worlds.services.access_world import Certs, World, submission, sync
+from tests.worlds.services.token_issuer import Issuer
 
 from tidemill.model.identity import Act, Identity, Role, Via
 from tidemill.model.job import JobSpec

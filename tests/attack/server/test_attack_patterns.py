@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.services.access_world import Certs, Issuer, World, sync
+from tests.worlds.services.access_world import Certs, World, sync
+from tests.worlds.services.token_issuer import Issuer
 
 from tidemill.client import Client
 from tidemill.confidential import cut

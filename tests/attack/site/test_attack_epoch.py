@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
+from tests.worlds.services.access_world import Certs, World, submission, sync
+from tests.worlds.services.token_issuer import Issuer
 
 from tidemill.errors import ConfigError
 from tidemill.server.audit.audit_log import verify

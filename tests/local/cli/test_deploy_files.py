@@ -211,7 +211,7 @@ def test_the_container_file_is_read_by_its_builder_and_asks_for_no_root() -> Non
     }  # fmt: skip
     assert instructions.index("USER") < instructions.index("ENTRYPOINT")
     extras = re.findall(r"\[([a-z,0-9]+)\]\"", text)  # all extensions, and what any server.toml may ask for
-    assert extras == ["all,certs,postgresql,tokens"]
+    assert extras == ["all,certs,postgresql"]
     assert extras[0] in (DEPLOY.parent / "Makefile").read_text()
     assert "USER 0" not in text
     assert "root" not in text.partition("ENTRYPOINT")[2]

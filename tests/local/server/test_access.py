@@ -20,15 +20,14 @@ from cryptography import x509
 from tests.worlds.services.access_world import (
     AUDIENCE,
     Certs,
-    Issuer,
     World,
-    altered,
     private,
     running,
     submission,
     sync,
     until,
 )
+from tests.worlds.services.token_issuer import Issuer, altered
 
 from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError

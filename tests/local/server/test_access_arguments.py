@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
+from tests.worlds.services.access_world import Certs, World, submission, sync
+from tests.worlds.services.token_issuer import Issuer
 
 from tidemill.model.application import Parameter, ParameterType
 from tidemill.wire.api import Capacity

@@ -29,7 +29,7 @@ def test_the_file_with_all_its_comments_removed_is_a_legal_one(written: Path) ->
     read = config.loads(text, ServerConfig, source=written)
     assert (read.listen, read.tls.ca) == ("0.0.0.0:8443", (written.parent / "../ca/ca.pem").absolute())
     assert read.mail.server == "smtp.example.org:587"
-    assert (len(read.wards), len(read.tokens.issuers), len(read.roles.members)) == (1, 1, 1)
+    assert (len(read.wards), len(read.roles.members)) == (1, 1)
     assert (len(read.notify.rules), len(read.notify.hooks)) == (1, 1)
 
 

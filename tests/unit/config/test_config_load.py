@@ -1,6 +1,7 @@
 """Configuration files: what is wrong is named with its key, and what would be legal."""
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -123,8 +124,7 @@ def test_value_out_of_limits_names_the_limit() -> None:
     assert "expected a duration (seconds, or a text such as `90m` or `HH:MM:SS`), at least 10" in (
         refusal(BASE + "walltime_s = 3").message
     )
-    issuer = '[[tokens.issuers]]\nname = "a"\nissuer = "https://a.example.org"\naudience = []'
-    assert refusal(issuer, ServerConfig).message.endswith(
+    assert refusal("names = []", Placed).message.endswith(
         "is a list, expected list of text, of length 1 or more"
     )
 
@@ -230,9 +230,10 @@ def test_paths_are_relative_to_the_file() -> None:
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A file with a key that takes a path or a URL."""
+    """A file with keys of kinds that only extensions have."""
 
     where: Place = ""
+    names: Annotated[list[str], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["a"])
 
 
 def test_a_key_takes_a_path_or_a_url_and_only_the_path_is_made_absolute() -> None:
@@ -318,7 +319,7 @@ def test_keys_of_tables_in_lists_are_described_with_their_units() -> None:
 
 def test_tables_that_a_file_may_have_several_of_are_described_but_are_no_keys() -> None:
     tables = {key.key: key for key in [*repeated(SiteConfig), *repeated(ServerConfig)]}
-    assert {"accounts", "containers", "tokens.issuers"} <= set(tables)
+    assert {"accounts", "containers", "notify.hooks"} <= set(tables)
     assert all(key.doc for key in tables.values())
     keys = {key.key for record in (SiteConfig, ServerConfig) for key in describe(record, inside=True)}
     assert keys.isdisjoint(tables)

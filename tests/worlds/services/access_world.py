@@ -1,8 +1,7 @@
-"""A server process with https, our own CA, another CA by hash with CRLs, and a token issuer; and who comes to it."""
+"""A server process with https, our own CA, and another CA by hash with CRLs; and who comes to it."""
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import os
@@ -14,9 +13,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jwt
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -26,6 +24,9 @@ from tests.worlds.services.ports import free_port
 
 from tidemill.client.authority import Authority, Wanted
 from tidemill.wire.api import AllocationReport, AppOffer, Capacity, SyncRequest
+
+if TYPE_CHECKING:
+    from tests.worlds.services.token_issuer import Issuer
 
 START = "import sys; from tidemill.server.run import entry; sys.exit(entry(__import__('json').loads(sys.argv[1])))"
 DEADLINE_S = 60.0
@@ -154,57 +155,20 @@ class Certs:
         (self.grid / f"{named}.r0").write_bytes(crl.public_bytes(serialization.Encoding.PEM))
 
 
-class Issuer:
-    """Signs tokens."""
-
-    def __init__(self, folder: Path) -> None:
-        self.key: Key = ec.generate_private_key(ec.SECP256R1())
-        self.other: Key = ec.generate_private_key(ec.SECP256R1())
-        self.rsa = rsa.generate_private_key(65537, 2048)
-        self.jwks = folder / "jwks.json"
-        self.write([("ec", self.key), ("rsa", self.rsa)])
-
-    def write(self, keys: list[tuple[str, Key]]) -> None:
-        found = []
-        for kid, key in keys:
-            algorithm = (
-                jwt.algorithms.ECAlgorithm
-                if isinstance(key, ec.EllipticCurvePrivateKey)
-                else jwt.algorithms.RSAAlgorithm
-            )
-            found.append({**json.loads(algorithm.to_jwk(key.public_key())), "kid": kid, "use": "sig"})  # type: ignore[arg-type]
-        self.jwks.write_text(json.dumps({"keys": found}))
-
-    def token(
-        self, *, key: Any = None, alg: str = "ES256", kid: str | None = "ec", drop: str = "", **claims: Any
-    ) -> str:
-        now = int(time.time())
-        told = {
-            "iss": ISSUER, "sub": "carol", "aud": AUDIENCE, "iat": now, "nbf": now, "exp": now + 3600, "jti": "t1",
-            "wlcg.ver": "1.0", "scope": "compute.read compute.create compute.cancel compute.modify",
-        }  # fmt: skip
-        told |= claims
-        told.pop(drop, None)
-        headers = {} if kid is None else {"kid": kid}
-        return jwt.encode(told, self.key if key is None else key, algorithm=alg, headers=headers)
-
-
-def altered(token: str, **claims: Any) -> str:
-    """The same token with other claims and the old signature."""
-    head, body, signature = token.split(".")
-    told = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))) | claims
-    changed = base64.urlsafe_b64encode(json.dumps(told).encode()).decode().rstrip("=")
-    return f"{head}.{changed}.{signature}"
-
-
 class World:
-    """The server, and calls to it as somebody."""
+    """The server, and calls to it as somebody. `issuer`: whose tokens it believes, by the extension `tokens`."""
 
-    def __init__(self, folder: Path, certs: Certs, issuer: Issuer, **more: Any) -> None:
-        self.folder, self.certs, self.issuer = folder, certs, issuer
+    def __init__(self, folder: Path, certs: Certs, issuer: Issuer | None, **more: Any) -> None:
+        self.folder, self.certs, self._issuer = folder, certs, issuer
         self.revoked = folder / "server" / "revoked.txt"  #: which is not there at the start
         self.port = free_port()
         certificate, key = certs.server
+        members = {"/DC=org/CN=Grace Hopper": "submitter grace"}
+        tokens: dict[str, Any] = {}
+        if issuer is not None:
+            members |= {"group:/tide/operators@iam": "operator oscar", "robot-cori@iam": "site cori"}
+            believed = {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks": str(issuer.jwks)}
+            tokens = {"tokens": {"issuers": [believed]}}
         config = {
             "dir": str(folder / "server"),
             "listen": f"127.0.0.1:{self.port}",
@@ -212,18 +176,8 @@ class World:
                 "certificate": str(certificate), "key": str(key), "ca": str(certs.own.certificate_path),
                 "other_ca": str(certs.grid), "crl": "leaf",
             },
-            "tokens": {
-                "issuers": [
-                    {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks": str(issuer.jwks)}
-                ],
-            },
-            "roles": {
-                "members": {
-                    "/DC=org/CN=Grace Hopper": "submitter grace",
-                    "group:/tide/operators@iam": "operator oscar",
-                    "robot-cori@iam": "site cori",
-                },
-            },
+            "roles": {"members": members},
+            **tokens,
             **more,
         }  # fmt: skip
         self.address = f"https://127.0.0.1:{self.port}"
@@ -233,6 +187,12 @@ class World:
                 [sys.executable, "-c", START, json.dumps(config)], stderr=log, stdout=log
             )
         until(self._works)
+
+    @property
+    def issuer(self) -> Issuer:
+        """Who signs tokens that the server believes."""
+        assert self._issuer is not None
+        return self._issuer
 
     def revoke(self, text: str) -> None:
         """Write the list of revoked credentials, and wait until the server has read it, and has noted in the database

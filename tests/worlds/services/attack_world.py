@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.services.access_world import DEADLINE_S, Certs, Issuer, World, running, submission, sync
+from tests.worlds.services.access_world import DEADLINE_S, Certs, World, running, submission, sync
+from tests.worlds.services.token_issuer import Issuer
 
 
 class Attacked(World):

@@ -32,7 +32,8 @@ class World(PagesWorld):
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     pytest.importorskip("cryptography")
     pytest.importorskip("playwright")
-    from tests.worlds.services.access_world import AUDIENCE, ISSUER, Issuer
+    from tests.worlds.services.access_world import AUDIENCE, ISSUER
+    from tests.worlds.services.token_issuer import Issuer
 
     from tidemill.client.authority import Authority, Wanted
 
@@ -55,7 +56,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     tls = {"certificate": f"{ca}/localhost.pem", "key": f"{ca}/localhost.key", "ca": f"{ca}/ca.pem"}
     issuer, revoked = Issuer(folder), folder / "s" / "revoked.txt"
     believed = {"name": "iam", "issuer": ISSUER, "audience": [AUDIENCE], "jwks": str(issuer.jwks)}
-    with timing(server={"CLOCK_LEEWAY_S": 0, "DOWNTIMES_EVERY_S": 1}):
+    with timing(server={"DOWNTIMES_EVERY_S": 1}, tokens={"CLOCK_LEEWAY_S": 0}):
         server = Server(
             folder / "s", listen=f"127.0.0.1:{port}", secret_file=str(secret), tls=tls,
             tokens={"issuers": [believed]}, **hospital(folder),

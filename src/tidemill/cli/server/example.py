@@ -21,10 +21,6 @@ name = "other-sites"
 waited_s = "6h"
 failures = ["memory"]
 cure = { memory_factor = 2, whole_node = true }""",
-    "tokens.issuers": """\
-name = "cms"
-issuer = "https://cms-auth.example.org/"
-audience = ["https://tidemill.example.org:8443"]""",
     "notify.rules": """\
 to = "mail:operators@example.org"
 when = ["site", "failures"]""",

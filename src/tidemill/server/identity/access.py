@@ -15,9 +15,9 @@ from tidemill import clock, log
 from tidemill.model.identity import LOCAL, Identity, Role, Via
 from tidemill.net.addresses import is_loopback
 from tidemill.server.errors import StrangerError
+from tidemill.server.identity.bearer import TokenVerifier
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
-from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.wire.api import ErrorReply
 
 OPEN_PATHS = ("/v1/health", "/health")

@@ -1,7 +1,8 @@
 """Tokens that name their own key, algorithm or critical extension, or whose claims are of odd types: none is believed.
 
 What is wrong in one claim each (issuer, audience, times, signature, `none`, HMAC with the public key) is tried in
-tests/local/server/test_access.py; whatever claims there may be, in tests/property/test_tokens_fuzzed.py.
+tests/local/server/test_access.py; whatever claims there may be, in tests/property/test_tokens_fuzzed.py of this
+extension.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bearer tokens by the WLCG Common JWT Profile 1.0 (doi:10.5281/zenodo.3460258): who stands behind one.
 
-Checked: signature by a key of a configured issuer, `iss`, `aud`, `exp`, `nbf`, `iat`, `wlcg.ver`, the lifetime. Needs
-the package `pyjwt`. A token is never logged and never stored; a digest of it is kept in memory for a while.
+Checked: signature by a key of a configured issuer, `iss`, `aud`, `exp`, `nbf`, `iat`, `wlcg.ver`, the lifetime. A
+token is never logged and never stored; a digest of it is kept in memory for a while.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import jwt
+
 from tidemill import clock
-from tidemill.config.tls import Issuer, RoleMember
-from tidemill.config.tls import Tokens as Section
-from tidemill.errors import ConfigError, install_hint
+from tidemill.config.tls import RoleMember
+from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
-from tidemill.server import constants
 from tidemill.server.errors import StrangerError
-from tidemill.server.identity.issuers import ALGORITHMS, IssuerKeys
+from tidemill.server.identity.bearer import TokenIssuers
+from tidemill_tokens import constants
+from tidemill_tokens.issuers import ALGORITHMS, IssuerKeys
+from tidemill_tokens.settings import Issuer, Tokens
 
 TOKEN_BYTES_MAX = 16 * 1024
 KNOWN_MAX = 10_000  #: tokens whose verification is remembered
@@ -42,27 +45,24 @@ class _Unasked(StrangerError):
         self.issuer = issuer
 
 
-class TokenVerifier:
+def issuers_of(settings: Tokens) -> TokenIssuers:
+    """What the server gets of these settings."""
+    names = tuple(each.name for each in settings.issuers)
+    return TokenIssuers(names, partial(WlcgTokens, settings))
+
+
+class WlcgTokens:
     """Verifies tokens; shared by threads."""
 
-    def __init__(self, section: Section, members: Sequence[RoleMember]) -> None:
-        """Raises ConfigError for issuers or members that contradict each other."""
-        try:
-            import jwt
-        except ImportError as error:
-            raise ConfigError(
-                f"tokens need the package `pyjwt`: {error}", hint=install_hint("tokens")
-            ) from error
-        self._jwt = jwt
-        self._section = section
-        self._issuers = {each.issuer: each for each in section.issuers}
-        if len(self._issuers) != len(section.issuers) or len({e.name for e in section.issuers}) != len(
-            section.issuers
-        ):
+    def __init__(self, settings: Tokens, members: Sequence[RoleMember]) -> None:
+        """Raises ConfigError for issuers that contradict each other, or cannot be asked."""
+        issuers = settings.issuers
+        self._issuers = {each.issuer: each for each in issuers}
+        if min(len(self._issuers), len({each.name for each in issuers})) < len(issuers):
             raise ConfigError("two of `tokens.issuers` have the same `issuer` or `name`")
-        self._keys = {each.issuer: IssuerKeys(each, kept_s=KEYS_KEPT_S) for each in section.issuers}
+        self._keys = {each.issuer: IssuerKeys(each, kept_s=KEYS_KEPT_S) for each in issuers}
         self._askers = {
-            each.issuer: ThreadPoolExecutor(1, f"issuer-{each.name}") for each in section.issuers
+            each.issuer: ThreadPoolExecutor(1, f"issuer-{each.name}") for each in issuers
         }  #: who waits for an issuer waits in its own thread, and takes none that others need
         self._subjects = {(b.issuer, b.token): each for each in members if (b := each.bearer).token}
         self._groups = [(b.issuer, b.group, each) for each in members if (b := each.bearer).group]
@@ -98,18 +98,18 @@ class TokenVerifier:
         return identity
 
     def _verified(self, text: bytes, ask: bool) -> tuple[dict[str, Any], Issuer]:
-        jwt = self._jwt
         try:
             head = jwt.get_unverified_header(text)
-            told = jwt.decode(text, options={"verify_signature": False})
+            says: dict[str, Any] = jwt.decode(text, options={"verify_signature": False})
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
             raise StrangerError("the request carries no token that can be read") from error
         algorithm, kid = head.get("alg"), head.get("kid")
         if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS or "crit" in head:
             raise StrangerError(f"tokens signed by `{str(algorithm)[:20]}` are not believed")
-        issuer = self._issuers.get(told.get("iss")) if isinstance(told.get("iss"), str) else None
+        name = says.get("iss")
+        issuer = self._issuers.get(name) if isinstance(name, str) else None
         if issuer is None:
-            raise StrangerError(f"tokens of issuer `{str(told.get('iss'))[:200]}` are not believed here")
+            raise StrangerError(f"tokens of issuer `{str(name)[:200]}` are not believed here")
         keys = self._keys[issuer.issuer]
         key = (keys.find if ask else keys.known)(kid if isinstance(kid, str) else None, algorithm)
         if key is None:

@@ -13,15 +13,15 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from extensions.tokens.tests.iam import Iam, iam
 from tests.timing import timing
-from tests.unit.server.test_server_issuers import Iam, iam
 
-from tidemill.config.tls import Issuer
-from tidemill.config.tls import Tokens as Section
-from tidemill.model.identity import Identity
+from tidemill.config.tls import RoleMember
+from tidemill.model.identity import Identity, Role
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.access import Authenticator
-from tidemill.server.identity.tokens import TokenVerifier
+from tidemill_tokens.settings import Issuer, Tokens
+from tidemill_tokens.verifier import WlcgTokens, issuers_of
 
 __all__ = ["iam"]
 
@@ -38,7 +38,7 @@ def authenticator(folder: Path, *more: Issuer) -> Authenticator:
     path = folder / "jwks.json"
     path.write_bytes(jwks())
     here = Issuer(name="here", issuer=HERE, audience=["a"], jwks=str(path))
-    tokens = TokenVerifier(Section(issuers=[here, *more]), members=[])
+    tokens = WlcgTokens(Tokens(issuers=[here, *more]), members=[])
     return Authenticator(tokens=tokens)
 
 
@@ -54,29 +54,6 @@ def token(issuer: str, sub: str = "ada", *, ends_s: int = 600) -> str:
 async def asked(authenticator: Authenticator, text: str) -> Identity:
     headers = [(b"authorization", b"Bearer " + text.encode())]
     return await authenticator.identify({"method": "GET", "scheme": "https", "headers": headers})
-
-
-SECRET = b"0123456789abcdef"
-
-
-@pytest.mark.parametrize(
-    ("scheme", "client", "is_taken"),
-    [
-        ("https", "10.0.0.7", True), ("http", "127.0.0.1", True), ("http", "::1", True),
-        ("http", "::ffff:127.0.0.1", True), ("http", "10.0.0.7", False), ("http", "2001:db8::1", False),
-    ],
-)  # fmt: skip
-def test_the_secret_is_refused_in_clear_text_from_another_machine(
-    scheme: str, client: str, is_taken: bool
-) -> None:
-    headers = [(b"authorization", b"Bearer " + SECRET)]
-    scope = {"method": "GET", "scheme": scheme, "headers": headers, "client": (client, 40_000)}
-    authenticator = Authenticator(secret=SECRET)
-    if is_taken:
-        assert asyncio.run(authenticator.identify(scope)).is_local_admin
-        return
-    with pytest.raises(StrangerError, match="in clear text from another machine"):
-        asyncio.run(authenticator.identify(scope))
 
 
 def test_an_issuer_that_hangs_delays_its_own_tokens_only(tmp_path: Path, iam: Iam) -> None:
@@ -105,11 +82,11 @@ def test_an_issuer_that_hangs_delays_its_own_tokens_only(tmp_path: Path, iam: Ia
 def test_a_token_is_believed_so_long_after_its_end_as_clocks_may_differ(tmp_path: Path) -> None:
     ended = token(HERE, ends_s=-20)
     assert asyncio.run(asked(authenticator(tmp_path), ended)).name == "ada@here"
-    with timing(server={"CLOCK_LEEWAY_S": 10}), pytest.raises(StrangerError, match="expired"):
+    with timing(tokens={"CLOCK_LEEWAY_S": 10}), pytest.raises(StrangerError, match="expired"):
         asyncio.run(asked(authenticator(tmp_path), ended))
 
 
-@pytest.mark.timing(server={"CLOCK_LEEWAY_S": 22})
+@pytest.mark.timing(tokens={"CLOCK_LEEWAY_S": 22})
 def test_a_token_that_was_believed_ends_with_the_leeway(tmp_path: Path) -> None:
     door = authenticator(tmp_path)
     ended = token(HERE, ends_s=-20)
@@ -129,3 +106,14 @@ def test_an_algorithm_that_is_none_is_refused(tmp_path: Path, algorithm: Any) ->
     text = ".".join([head, *token(HERE).split(".")[1:]])
     with pytest.raises(StrangerError, match=r"not believed|can be read"):
         asyncio.run(asked(authenticator(tmp_path), text))
+
+
+def test_the_server_gets_a_verifier_that_knows_its_members(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(jwks())
+    settings = Tokens(issuers=[Issuer(name="here", issuer=HERE, audience=["a"], jwks=str(path))])
+    found = issuers_of(settings)
+    assert found.names == ("here",)
+    door = Authenticator(tokens=found.verifier([RoleMember.parse("robot@here", "site lrz")]))
+    assert asyncio.run(asked(door, token(HERE, "robot"))).role is Role.SITE
+    assert asyncio.run(asked(door, token(HERE))).role is Role.SUBMITTER

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from tidemill import clock, log
 from tidemill.config.keys import path_in, url_in
-from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.net.addresses import socket_to
 from tidemill.net.http_exchange import ExchangeError, HttpServer, TimeLimit
+from tidemill_tokens.settings import Issuer
 
 ANSWER_BYTES_MAX = 1024 * 1024
 KEYS_MAX = 100

@@ -13,10 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.config.tls import Issuer
-from tidemill.config.tls import Tokens as Section
 from tidemill.server.errors import StrangerError
-from tidemill.server.identity.tokens import TokenVerifier
+from tidemill_tokens.settings import Issuer, Tokens
+from tidemill_tokens.verifier import WlcgTokens
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 ISSUER = "https://iam.example.org/"
@@ -29,12 +28,12 @@ CLAIMS = ["iss", "sub", "aud", "exp", "nbf", "iat", "jti", "scope", "wlcg.ver", 
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenVerifier:
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> WlcgTokens:
     path = tmp_path_factory.mktemp("jwks") / "jwks.json"
     key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key()))
     path.write_text(json.dumps({"keys": [{**key, "kid": "k"}]}))
-    return TokenVerifier(
-        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks=str(path))]), members=[]
+    return WlcgTokens(
+        Tokens(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks=str(path))]), members=[]
     )
 
 
@@ -46,21 +45,21 @@ def good() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_good_token_is_believed(tokens: TokenVerifier) -> None:
+def test_a_good_token_is_believed(tokens: WlcgTokens) -> None:
     text = jwt.encode(good(), KEY, "ES256", {"kid": "k"}).encode()
     assert tokens.identity(text).name == "ada@iam"
     assert tokens.known(text) is not None
 
 
 @given(st.binary(max_size=200))
-def test_bytes_are_refused(tokens: TokenVerifier, content: bytes) -> None:
+def test_bytes_are_refused(tokens: WlcgTokens, content: bytes) -> None:
     with pytest.raises(StrangerError):
         tokens.identity(content)
 
 
 @given(JSON, JSON, st.binary(max_size=70))
 def test_heads_and_bodies_of_any_kind_are_refused(
-    tokens: TokenVerifier, head: Any, body: Any, signature: bytes
+    tokens: WlcgTokens, head: Any, body: Any, signature: bytes
 ) -> None:
     parts = (json.dumps(head).encode(), json.dumps(body).encode(), signature)
     with pytest.raises(StrangerError):
@@ -69,7 +68,7 @@ def test_heads_and_bodies_of_any_kind_are_refused(
 
 @given(st.sampled_from(CLAIMS), JSON)
 def test_signed_claims_of_any_kind_end_in_a_name_or_a_refusal(
-    tokens: TokenVerifier, claim: str, value: Any
+    tokens: WlcgTokens, claim: str, value: Any
 ) -> None:
     try:
         text = jwt.encode({**good(), claim: value}, KEY, "ES256", {"kid": "k"})

@@ -1,0 +1,1 @@
+"""Bearer tokens by the WLCG profile: who stands behind one."""
