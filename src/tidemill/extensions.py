@@ -69,6 +69,7 @@ KNOWN: dict[str, Brings] = {
         settings=("amqp",),
         transports=("amqp", "amqps"),
     ),
+    "replicas": Brings(settings=("replicas",), providers=("replicas",)),
     "report": Brings(verbs=("report",), sdk=("frames",)),
     "stress": Brings(
         verbs=("stress run", "stress scan", "stress compare", "stress schedule"), pages=("stress",)

@@ -27,7 +27,7 @@ class Iam:
                 iam.asked.append(self.path)
                 iam.answers.wait(60)
                 status, text = iam.pages.get(self.path, (404, b"{}"))
-                if status == 0:  # what is no HTTP
+                if status == 0:  # something else than HTTP
                     self.wfile.write(text)
                     return
                 self.send_response(status)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
-from typing import Any
 
 from tidemill.batch.contract import BatchSystem
 from tidemill.batch.kinds import kind_of
@@ -20,7 +18,6 @@ from tidemill.files import create_durable, make_directories
 
 KEY_BYTES = 8
 _KEY_FILE = "key"
-_NO_TABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
@@ -49,24 +46,16 @@ def asked_cluster(config: SiteConfig, site_dir: Path) -> Iterator[BatchSystem]:
 
 
 def _open_of(config: SiteConfig, directory: Path, *, key: str) -> BatchSystem:
-    """The centre's batch system of a site."""
+    """The centre's batch system of a site. Raises ConfigError as `open_cluster` does."""
     account = config.accounts[0].name if config.accounts else ""
-    tables = tables_of(config)
-    return open_cluster(config.batch, directory, config.cluster, key=key, account=account, tables=tables)
+    opened = kind_of(config.batch).open
+    return opened(directory, config.cluster, key=key, account=account, tables=tables_of(config))
 
 
-def open_cluster(
-    kind: str,
-    directory: Path,
-    cluster: Cluster,
-    *,
-    key: str = "",
-    account: str = "",
-    tables: Mapping[str, Any] = _NO_TABLES,
-) -> BatchSystem:
-    """A centre's batch system. Without a key no allocation counts as Tidemill's. Raises ConfigError for a kind that
-    there is not, or whose extension is missing. `tables`: those of site.toml that extensions add."""
-    return kind_of(kind).open(directory, cluster, key=key, account=account, tables=tables)
+def open_cluster(kind: str, directory: Path, cluster: Cluster, *, account: str = "") -> BatchSystem:
+    """A centre's batch system without a site.toml, to be asked: no allocation counts as Tidemill's. Raises ConfigError
+    for a kind that there is not, or whose extension is missing."""
+    return kind_of(kind).open(directory, cluster, key="", account=account, tables={})
 
 
 def site_key(site_dir: Path) -> str:

@@ -1,4 +1,4 @@
-"""`[[caches]]` and `[replicas]` of site.toml: by which way payloads read far files."""
+"""`[[caches]]` of site.toml: caches by which payloads read far files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.config.keys import Size, doc, name_of
+from tidemill.config.keys import Size, doc, name_of, shown_url
 
 _UPSTREAM = re.compile(r"roots?://[A-Za-z0-9.\[\]:_-]+")
 _SCHEME = "roots?|xroots?|https?|davs?"
 _ADDRESS = rf"(?P<address>({_SCHEME})://[A-Za-z0-9.\[\]:_-]+)(//?)?((?<=//)(?P<origins>{_SCHEME}):(//)?)?"
-_RUCIO = re.compile(r"https?://([A-Za-z0-9._-]{1,100}@)?[^/@?#\s]+(/[^@?#\s]*)?")
 CACHE_TOML = "cache.toml"
 """In the directory of a cache that this site runs: what it may read, and how large it gets."""
 ON_NODE = "root://localhost"
@@ -57,7 +56,7 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Refuse what cannot be run, or reached."""
         if self.url and re.fullmatch(_ADDRESS, self.url) is None:
             raise ValueError(
-                f"cache `{self.name}`: `url` is `{_shown(self.url)}`, expected scheme, host and port of the cache, "
+                f"cache `{self.name}`: `url` is `{shown_url(self.url)}`, expected scheme, host and port of the cache, "
                 "such as `root://dtn01:21094`, or `root://dtn01:21094//https:` for one that fetches `https`"
             )
         _ = urlsplit(self.url).port  # raises ValueError, as for `root://[::1` and `root://dtn01:port`
@@ -116,90 +115,5 @@ class SiteCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return match
 
 
-def _shown(url: str) -> str:
-    """A URL for messages, without what stands before an `@` and after a `?`: it may be a password or a token."""
-    head, at, rest = url.rpartition("@")
-    bare, mark, _ = (f"{head.partition('://')[0]}://...@{rest}" if at else url).partition("?")
-    return f"{bare}?..." if mark else bare
-
-
 def _is_local(url: str) -> bool:
     return urlsplit(url).hostname == "localhost"
-
-
-class Rucio(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Rucio server that lists the replicas of a file. Give a token, a certificate, or a file with a login."""
-
-    url: Annotated[
-        str,
-        doc(
-            "The server, such as `https://rucio.example.org`; a login names its account, as "
-            "`https://ACCOUNT@rucio.example.org`; empty = Rucio is not asked"
-        ),
-    ] = ""
-    site: Annotated[
-        str, doc("The site's name in Rucio: replicas of stores with that `site` attribute come first")
-    ] = ""
-    secret_file: Annotated[
-        Path | None,
-        doc(
-            "File (mode 0600) with the user on its first line and the password on the second; none = no password"
-        ),
-    ] = None
-    certificate: Annotated[
-        Path | None, doc("Our certificate or proxy (PEM) for /auth/x509; none = no certificate")
-    ] = None
-    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
-        None
-    )
-    token_file: Annotated[
-        Path | None, doc("File (mode 0600) with a JWT, sent without a login; read for each request")
-    ] = None
-    ca: Annotated[
-        Path | None, doc("Certification authorities: a PEM file or a directory; none = the system's")
-    ] = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be reached, or cannot log in."""
-        if self.url and _RUCIO.fullmatch(self.url) is None:
-            raise ValueError(
-                f"`replicas.rucio.url` is `{_shown(self.url)}`, expected a server such as `https://rucio.example.org`, "
-                "or with the account that logs in `https://ACCOUNT@rucio.example.org`; a password belongs into "
-                "`secret_file`"
-            )
-        _ = urlsplit(self.url).port  # raises ValueError where it is malformed
-        ways = [self.token_file, self.certificate, self.secret_file]
-        if sum(each is not None for each in ways) > 1:
-            raise ValueError("`replicas.rucio`: give one of `token_file`, `certificate` and `secret_file`")
-        if self.token_file is None and any(each is not None for each in ways) and not self.account:
-            raise ValueError(
-                "`replicas.rucio.url` names no account, and a login needs one: write `https://ACCOUNT@HOST`"
-            )
-        if self.url.startswith("http:") and any(each is not None for each in ways):
-            host = self.address.removeprefix("http://").partition("/")[0].rpartition(":")[0]
-            if host not in ("127.0.0.1", "localhost", "[::1]"):
-                raise ValueError("`replicas.rucio.url` is not encrypted: write `https://`")
-
-    @property
-    def account(self) -> str:
-        """The account to log in as; empty = the URL names none."""
-        return urlsplit(self.url).username or ""
-
-    @property
-    def address(self) -> str:
-        """The URL without the account."""
-        scheme, colon, rest = self.url.partition("://")
-        return f"{scheme}{colon}{rest.rpartition('@')[2]}"
-
-
-class Replicas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where copies of a far file are. Each URL must be permitted by an endpoint, wherever it comes from."""
-
-    files: Annotated[
-        Path | None,
-        doc(
-            "A file with lines `PATTERN URL ...`: `*` is the rest of the input's URL, and of each copy's; or a "
-            "directory of such files, one a dataset, read in the order of their names; none = no list"
-        ),
-    ] = None
-    rucio: Annotated[Rucio, doc("The Rucio server that knows `rucio:SCOPE/NAME`")] = Rucio()

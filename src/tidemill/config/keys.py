@@ -92,3 +92,10 @@ def name_of(characters_max: int, signs: str, *, letters: str = "A-Za-z") -> msgs
 def doc(text: str) -> msgspec.Meta:
     """What a key is for, as annotation of a field."""
     return msgspec.Meta(description=text)
+
+
+def shown_url(url: str) -> str:
+    """A URL for messages, without what stands before an `@` and after a `?`: it may be a password or a token."""
+    head, at, rest = url.rpartition("@")
+    bare, mark, _ = (f"{head.partition('://')[0]}://...@{rest}" if at else url).partition("?")
+    return f"{bare}?..." if mark else bare

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from tidemill import extensions
-from tidemill.config.caching import Replicas, SiteCache
+from tidemill.config.caching import SiteCache
 from tidemill.config.hidden import is_credential, why_hidden
 from tidemill.config.io import Io
 from tidemill.config.keys import HTTP, Addresses, Duration, Size, addresses, doc, name_of, refuse_password
@@ -336,7 +336,6 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     caches: Annotated[
         list[SiteCache], doc("Caches of far files that this site's payloads may read through")
     ] = []
-    replicas: Annotated[Replicas, doc("Where copies of a far file are")] = Replicas()
 
     def __post_init__(self) -> None:
         """Refuse what cannot work together, and a password."""

@@ -145,7 +145,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "python-notebooks": dict.fromkeys(("file=", "mkdir", ". ~/", "python -m pip", "python -c"), OFFLINE),
     "operations": dict.fromkeys(("install", "systemctl", "loginctl", "journalctl"), SYSTEMD),
     "opportunity": {"sacct": SLURM, "tidemill report opportunity --since": SLURM},
-    "routing": {"curl": "a server of Rucio: tests/rucio"},
+    "routing": {"curl": "a server of Rucio: make test-rucio"},
     "simulate": {".venv/bin/python bench/harm.py": "logs of a year, an hour of computing"},
     "site-operators": {
         "sh tidemill": OFFLINE, "$EDITOR": "a person",

@@ -58,10 +58,9 @@ def test_an_unknown_key_that_is_like_no_other_names_the_page_or_a_short_list() -
         ("node_hours_max = 4", "`node_hours_max` is a key of `[harvest]`"),  # and not `nodes_max`
         ('[harvest]\ncommand = ["x"]', "`command` is a key of `[containers.NAME]`"),
         (
-            "[replicas]\nwalltime_s = 7200",
+            "[transfer]\nwalltime_s = 7200",
             "`walltime_s` belongs to the top of the file: write it above the first `[table]`",
         ),
-        ('[rucio]\nurl = "https://r.example.org"', "write `[replicas.rucio]`"),
         ('[harvest.mail]\nto = "x"', "write `[mail]`"),
     ],
 )
@@ -272,29 +271,6 @@ def test_what_an_endpoint_is_for_is_one_choice() -> None:
     assert not Endpoint(url="s3://b/").is_written
 
 
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ('url = "https://r.example.org"\nsecret_file = "login"', "names no account"),
-        ('url = "https://me@r.example.org"\nsecret_file = "login"\ntoken_file = "jwt"', "give one of"),
-        ('url = "http://me@r.example.org"\nsecret_file = "login"', "is not encrypted"),
-        (
-            'url = "https://me:secret@r.example.org"',
-            "the account that logs in `https://ACCOUNT@rucio.example.org`",
-        ),
-        ('url = "rucio.example.org"', "expected a server such as `https://rucio.example.org`"),
-    ],
-)
-def test_a_login_to_rucio_names_its_account_in_the_url(keys: str, why: str) -> None:
-    message = refusal(f"{BASE}[replicas.rucio]\n{keys}").message
-    assert why in message
-    assert "me:secret" not in message
-    assert "regex" not in message
-    text = f'{BASE}[replicas.rucio]\nurl = "https://me@r.example.org/x"\nsecret_file = "login"'
-    read = loads(text, SiteConfig, source=SOURCE).replicas.rucio
-    assert (read.account, read.address) == ("me", "https://r.example.org/x")
-
-
 def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load(tmp_path / "absent.toml", SiteConfig)
@@ -373,13 +349,9 @@ def test_an_address_without_a_password_is_taken(server: str) -> None:
 
 
 def test_what_follows_a_question_mark_in_a_url_is_not_repeated() -> None:
-    for table in (
-        '[replicas.rucio]\nurl = "https://h/?token=geheim"',
-        '[[caches]]\nname = "c"\nurl = "root://h:1?k=geheim"',
-    ):
-        message = refusal(f"{BASE}{table}").message
-        assert "geheim" not in message
-        assert "?..." in message
+    message = refusal(f'{BASE}[[caches]]\nname = "c"\nurl = "root://h:1?k=geheim"').message
+    assert "geheim" not in message
+    assert "?..." in message
 
 
 def test_a_hooks_url_that_holds_a_password_is_refused_without_repeating_it() -> None:

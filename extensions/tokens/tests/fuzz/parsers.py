@@ -1,4 +1,4 @@
-"""Tokens of whoever comes, and keys as issuers publish them."""
+"""Tokens of any client, and keys as issuers publish them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent as a token: it is a token of ours, or it is refused; nothing else happens."""
+"""Whatever is sent as a token: it is a good token, or it is refused; nothing else happens."""
 
 from __future__ import annotations
 

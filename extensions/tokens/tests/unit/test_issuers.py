@@ -56,7 +56,7 @@ def test_keys_are_discovered_kept_and_asked_again_when_a_new_one_is_named(iam: I
     asked = len(iam.asked)
     iam.publish("one", "two")
     for _ in range(50):
-        assert keys.find("two", "ES256") is None  # within the minute nobody makes us ask
+        assert keys.find("two", "ES256") is None  # within the minute no token causes a query
     assert len(iam.asked) == asked
     later.ahead_s += issuers.ASK_AGAIN_S + 1
     assert keys.find("two", "ES256") is not None
@@ -166,7 +166,9 @@ def test_an_issuer_that_trickles_holds_up_for_a_bounded_time(
         told = {"issuer": iam.url, "jwks_uri": f"{slow.url}/jwks"}
         iam.pages["/.well-known/openid-configuration"] = (200, json.dumps(told).encode())
         later.ahead_s += 100
-        assert keys.find("one", "ES256") is not None  # as of an issuer that is away: what is known is used
+        assert (
+            keys.find("one", "ES256") is not None
+        )  # as where an issuer does not answer: what is known is used
         assert slow.connections == 1
         assert 1 < slow.drops < 250, "0.7 s of a drop each 20 ms"
     finally:
@@ -180,7 +182,7 @@ def test_one_asks_and_the_others_use_what_is_there(iam: Iam, later: Later) -> No
     assert keys.find("one", "ES256") is not None
     assert keys.known("one", "ES256") is not None
     later.ahead_s += 100
-    assert keys.known("one", "ES256") is None  # whoever finds them old asks
+    assert keys.known("one", "ES256") is None  # a thread that finds them old asks
     iam.asked.clear()
     iam.answers.clear()
     first = threading.Thread(target=keys.find, args=("one", "ES256"))

@@ -9,13 +9,17 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 import tidemill
 from tidemill.config import parse_toml
 from tidemill.config.caching import CACHE_TOML
 from tidemill.config.hidden import credential_patterns, is_credential
-from tidemill.config.keys import addresses
+from tidemill.config.keys import CREDENTIALS, DISCOVER, addresses
 from tidemill.config.site import SiteConfig
+from tidemill.config.tables import tables_of
 from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.node.binary import find_binary
 from tidemill.site.setup.homes import home_veils, user_homes
@@ -54,15 +58,30 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
 
 
 def _secrets(config: SiteConfig, environ: Mapping[str, str]) -> list[Path]:
-    """Keys, tokens and proxies that the site's file, those of its caches and the agent's environment name."""
+    """Keys, tokens and proxies that the site's file, its extensions' tables there, the files of its caches and the
+    agent's environment name."""
     private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
     for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
         private += [endpoint.key or endpoint.certificate, endpoint.token_path, endpoint.credentials_file]
-    rucio = config.replicas.rucio
-    private += [rucio.key or rucio.certificate, rucio.token_file, rucio.secret_file]
+    private += secrets_in(list(tables_of(config).values()))
     for cache in config.caches:
         private += [] if cache.directory is None else _secrets_of_cache(cache.directory)
     return [*(each for each in private if each is not None), *secret_files(environ)]
+
+
+def secrets_in(table: Any) -> list[Path]:
+    """Keys, tokens and secrets that a table of an extension, or one within it, names by the keys that mean the same
+    everywhere (`CREDENTIALS`): so no extension can forget to hide its own."""
+    if isinstance(table, list | tuple | dict):
+        inner = list(table.values() if isinstance(table, dict) else table)
+    elif isinstance(table, msgspec.Struct):
+        inner = [getattr(table, name) for name in table.__struct_fields__]
+    else:
+        return []
+    held: dict[str, Any] = {name: getattr(table, name, None) for name in CREDENTIALS}
+    own = [held["key"] or held["certificate"], held["token_file"], held["secret_file"]]
+    found = [each for each in own if isinstance(each, Path) and each != DISCOVER]
+    return [*found, *(path for each in inner for path in secrets_in(each))]
 
 
 def _secrets_of_cache(directory: Path) -> list[Path]:

@@ -4,8 +4,8 @@
     SITE/stage/JOB/NAME.d/.E.url  the same for event E of an `each` input
 
 The files are read before each payload, so a way that failed is replaced for its retry. `cache.routing` chooses; here
-the site's knowledge is gathered: endpoints, lists, Rucio, measurements. Every URL must be permitted by an endpoint,
-whether a submitter, a list or Rucio wrote it. Works in the agent's helper threads.
+the site's knowledge is gathered: endpoints, copies, measurements. Every URL must be permitted by an endpoint,
+whether a submitter, a list or a catalogue wrote it. Works in the agent's helper threads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.model.far import CatalogueName, catalogue_name, is_opened, url_fault
 from tidemill.model.job import CATALOGUE, Input, InputKind
+from tidemill.routing.copies import CatalogueEntry, CatalogueError, copies_of
 from tidemill.routing.learned import LearnedReads
 from tidemill.routing.links import RouteLinks, place_of_url
-from tidemill.routing.replicas import ReplicaLists
 from tidemill.routing.routes import (
     FarCopy,
     FarFile,
@@ -41,7 +41,6 @@ from tidemill.routing.routes import (
     RouteWay,
     routes,
 )
-from tidemill.routing.rucio import CatalogueEntry, RucioError, RucioReplicas
 from tidemill.site import constants
 from tidemill.site.data.far_reads import CacheShares, FarReads
 from tidemill.site.data.masks import shown_credentials
@@ -59,9 +58,6 @@ GIVEN_MAX = 100_000
 GIVEN_S = 60.0
 """This long after payloads were first sent to a cache for a file, the cache is assumed to hold the share HELD of it,
 unless a newer list of the cache's contents states the share."""
-
-RUCIO_KEPT_S = 600.0
-"""Rucio's answer about a file is used again for this time: replicas move over hours."""
 
 _log = Log("routing")
 HELD = 0.9
@@ -142,9 +138,7 @@ class InputRoutes:
         self.reads = FarReads(config.caches, links)
         self._shares = CacheShares(config.caches)
         self.learning = WayLearning(links)
-        self._lists = ReplicaLists(config.replicas)
-        rucio = config.replicas.rucio
-        self._rucio = RucioReplicas(rucio, RUCIO_KEPT_S) if rucio.url else None
+        self._known = copies_of(config)
         self._rules = RouteRules(near_s=constants.NEAR_S, stage_bytes_max=constants.WAY_STAGE_BYTES_MAX)
         self._lock = threading.Lock()
         self._named: dict[int, set[str]] = {}  #: jobs at work here -> what their inputs name
@@ -290,7 +284,7 @@ class InputRoutes:
             if fault is not None:
                 raise _wrong(f"{sought.label}: `{_shown(url)}` cannot be opened: {fault}")
         try:
-            urls += self._lists.copies(url)
+            urls += self._known.copies(url)
         except ConfigError as error:
             raise TransferError(error.message, hint=error.hint) from error
         if name is not None and not urls:
@@ -371,15 +365,15 @@ class InputRoutes:
                 self._given[key] = clock.monotonic_s()
 
     def _entries(self, names: Sequence[CatalogueName]) -> dict[CatalogueName, CatalogueEntry]:
-        if self._rucio is None:
+        if self._known.look_up is None:
             raise TransferError(
                 f"`rucio:{names[0].scope}/{names[0].name}`: this site asks no catalogue",
-                hint="its operator may add `[replicas.rucio]` to site.toml",
+                hint="its operator may let it ask one: `[replicas.rucio]` in site.toml, of the extension `replicas`",
                 transient=False,
             )
         try:
-            return self._rucio.look_up(names)
-        except RucioError as error:
+            return self._known.look_up(names)
+        except CatalogueError as error:
             failure = FailureClass.CREDENTIAL if error.is_credential else FailureClass.STAGE_IN
             raise TransferError(
                 error.message, hint=error.hint, transient=error.transient, failure=failure

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 import tidemill
-from tidemill.config.caching import Replicas, Rucio, SiteCache
+from tidemill.config.caching import SiteCache
 from tidemill.config.keys import DISCOVER
 from tidemill.config.outlets import Metrics
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
-from tidemill.site.data.masks import masked_paths, private_paths, shown_credentials, view_of
+from tidemill.site.data.masks import masked_paths, private_paths, secrets_in, shown_credentials, view_of
 
 KEYS = Path("/srv/keys")
 
@@ -32,18 +33,42 @@ def config(tmp_path: Path) -> SiteConfig:
             Endpoint(url="s3://bucket/", credentials_file=KEYS / "s3"),
             Endpoint(url="https://found.example.org/exp/", token_file=DISCOVER),
         ],
-        replicas=Replicas(rucio=Rucio(url="https://me@rucio.example.org", secret_file=KEYS / "rucio.login")),
     )  # fmt: skip
 
 
 def test_payloads_see_no_secret_of_the_site_also_not_those_for_other_places(tmp_path: Path) -> None:
     """They run as the agent's user, who may read all of these."""
     secrets = {
-        "site.key", "site.token", "metrics.secret", "dav.token", "proxy.pem", "robot.key", "s3", "rucio.login"
+        "site.key", "site.token", "metrics.secret", "dav.token", "proxy.pem", "robot.key", "s3"
     }  # fmt: skip
     masked = masked_paths(tmp_path / "site", config(tmp_path))
     assert {path.name for path in masked if path.parent == KEYS} == secrets
     assert {tmp_path / "site", tmp_path / "more"} <= set(masked)
+
+
+class Inner(msgspec.Struct, frozen=True):
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    token_file: Path | None = None
+
+
+class Outer(msgspec.Struct):
+    secret_file: Path | None = None
+    data: Path | None = None
+    inner: Inner = Inner()
+    several: list[Inner] = []
+    named: dict[str, Inner] = {}
+
+
+def test_nor_those_that_tables_of_extensions_name_however_deep() -> None:
+    table = Outer(
+        secret_file=KEYS / "login", data=KEYS / "list", inner=Inner(certificate=KEYS / "proxy", ca=KEYS / "ca"),
+        several=[Inner(certificate=KEYS / "own.pem", key=KEYS / "own.key")],
+        named={"a": Inner(token_file=KEYS / "jwt"), "b": Inner(token_file=DISCOVER)},
+    )  # fmt: skip
+    assert [path.name for path in secrets_in([table])] == ["login", "proxy", "own.key", "jwt"]
+    assert secrets_in([Outer(), "text", 3, None]) == []
 
 
 def test_nor_those_that_the_agents_environment_names(tmp_path: Path) -> None:

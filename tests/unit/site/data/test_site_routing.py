@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tidemill.config.caching import Replicas, SiteCache
+from tidemill.config.caching import SiteCache
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
+from tidemill.model.failure import FailureClass
+from tidemill.model.far import CatalogueName
 from tidemill.model.job import Input, InputKind, JobSpec, ReadAs
+from tidemill.routing.copies import CatalogueEntry, CatalogueError, KnownCopies
 from tidemill.routing.links import DOWN_S, PLACES_MAX, PROBES_MAX, RouteLinks
 from tidemill.site.data.owners import OwnedPlaces, Reader
 from tidemill.site.data.routing import DISTRUST_S, Opening, SoughtFile
@@ -44,6 +47,10 @@ class RoutingStage:
         config = SiteConfig(name="s", server="unix:/x", **values)  # type: ignore[arg-type]
         self.stage = Stage(folder / "stage", config, OwnedPlaces(Roots([folder / "data"])))
         self.stage.routes.links._probe = self._probe
+
+    def know(self, *urls: str) -> None:
+        """The site knows copies of ORIGIN there, the best first, and of no other file."""
+        self.stage.routes._known = KnownCopies(lambda url: list(urls) if url == ORIGIN else [])
 
     def _probe(self, place: str) -> float:
         self.probes.append(place)
@@ -137,15 +144,9 @@ def test_no_url_widens_what_endpoints_permit(site: Callable[..., RoutingStage], 
     assert made.probes == [], "nobody connects to what is not permitted"
 
 
-def test_a_list_of_replicas_gives_copies_and_permits_nothing(
-    site: Callable[..., RoutingStage], tmp_path: Path
-) -> None:
-    names = tmp_path / "replicas"
-    names.write_text(
-        "# copies\n"
-        "root://origin.example.org//store/* root://near.example.org//store/copy/* root://evil.example.net//*\n"
-    )
-    made = site(replicas=Replicas(files=names))
+def test_whoever_knows_copies_permits_nothing(site: Callable[..., RoutingStage]) -> None:
+    made = site()
+    made.know("root://near.example.org//store/copy/x.root", "root://evil.example.net//x.root")
     made.rtts["root://near.example.org:1094"] = NEAR_S
     made.rtts["root://evil.example.net:1094"] = 0.0
 
@@ -157,24 +158,21 @@ def test_a_copy_on_the_sites_own_file_systems_is_read_as_a_file(
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x.root").write_bytes(b"here")
-    names = tmp_path / "replicas"
-    names.write_text(f"root://origin.example.org//store/* {tmp_path}/data/*\n")
-    found = site(replicas=Replicas(files=names)).lay_out(shared())
+    made = site()
+    made.know(f"{tmp_path}/data/x.root")
+    found = made.lay_out(shared())
 
     assert found.kind == "shared"
     assert found.path is not None
     assert Path(found.path).read_bytes() == b"here"
 
 
-def test_a_list_cannot_name_files_that_the_site_does_not_permit(
-    site: Callable[..., RoutingStage], tmp_path: Path
-) -> None:
-    names = tmp_path / "replicas"
-    names.write_text("root://origin.example.org//store/* /etc/*\n")
-    one = shared("root://origin.example.org//store/passwd")
+def test_no_copy_is_a_file_that_the_site_does_not_permit(site: Callable[..., RoutingStage]) -> None:
+    made = site()
+    made.know("/etc/passwd")
 
     with pytest.raises(Exception, match="data roots"):
-        site(replicas=Replicas(files=names)).lay_out(one)
+        made.lay_out(shared())
 
 
 @pytest.mark.parametrize(
@@ -223,6 +221,33 @@ def test_lines_that_could_be_read_in_two_ways_fail_the_job_and_show_no_secret(
 def test_a_catalogue_that_nobody_asks_is_named(site: Callable[..., RoutingStage]) -> None:
     with pytest.raises(TransferError, match="asks no catalogue"):
         site().lay_out(shared("rucio:lab/file"))
+
+
+def test_what_the_catalogue_says_is_an_answer_a_wait_or_a_refusal(site: Callable[..., RoutingStage]) -> None:
+    made = site()
+    names = {name: CatalogueName("lab", name) for name in ("good", "down")}
+    refused: list[CatalogueError] = []
+
+    def look_up(asked: Sequence[CatalogueName]) -> dict[CatalogueName, CatalogueEntry]:
+        if refused:
+            raise refused[0]
+        known = {
+            names["good"]: CatalogueEntry(urls=[ORIGIN]),
+            names["down"]: CatalogueEntry(why="no store has it available now"),
+        }
+        return {name: known[name] for name in asked if name in known}
+
+    made.stage.routes._known = KnownCopies(lambda url: [], look_up)
+    assert made.opened(made.lay_out(shared("rucio:lab/good"))) == ORIGIN
+    for name, why, is_transient in (("down", "no store has it", True), ("gone", "knows no file", False)):
+        with pytest.raises(TransferError, match=why) as error:
+            made.lay_out(shared(f"rucio:lab/{name}"), job=2)
+        assert error.value.transient is is_transient
+    for is_credential, failure in ((True, FailureClass.CREDENTIAL), (False, FailureClass.STAGE_IN)):
+        refused[:] = [CatalogueError("it answered 401", is_credential=is_credential)]
+        with pytest.raises(TransferError, match="answered 401") as error:
+            made.lay_out(shared("rucio:lab/good"), job=3)
+        assert error.value.failure is failure
 
 
 def test_measurements_are_kept_over_restarts_and_bounded(tmp_path: Path) -> None:
@@ -309,11 +334,11 @@ def test_a_place_that_went_is_measured_again_soon_and_one_that_answers_is_not(tm
 
 
 def test_a_copy_that_is_not_what_the_catalogue_means_is_not_read_for_an_hour(
-    site: Callable[..., RoutingStage], tmp_path: Path
+    site: Callable[..., RoutingStage],
 ) -> None:
     other = "root://second.example.org//store/x.root"
-    (tmp_path / "list").write_text(f"{ORIGIN} {other}\n")
-    made = site(replicas=Replicas(files=tmp_path / "list"))
+    made = site()
+    made.know(other)
     made.rtts["root://second.example.org:1094"] = FAR_S
     routes, sought = made.stage.routes, SoughtFile(ORIGIN, "input `f`")
     routes.distrust(ORIGIN, "it has 3 bytes, and the catalogue says 4")

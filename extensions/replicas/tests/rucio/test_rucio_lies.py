@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from extensions.replicas.tests.rucio.rucio_world import RucioWorld
 from tests.contract.transfer_world import Server
-from tests.rucio.rucio_world import RucioWorld
 from tests.transfer.opened_world import READ, Ran, endpoint, run_all
 
-from tidemill.config.caching import Rucio
 from tidemill.model.far import CatalogueName
-from tidemill.routing.rucio import RucioReplicas
+from tidemill_replicas.rucio import RucioReplicas
+from tidemill_replicas.settings import Rucio
 
 COPY = READ.replace("xrdcp --silent --nopbar", "cp")
 RIGHT, OTHER, LONGER = b"the right bytes\n", b"the wrong bytes\n", b"more bytes than there should be\n"

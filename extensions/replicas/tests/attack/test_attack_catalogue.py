@@ -9,16 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.unit.routing.test_routing_rucio import HEAD, NAME, ask, chunk, line, serving, stream
+from extensions.replicas.tests.unit.test_rucio import HEAD, NAME, ask, chunk, line, serving, stream
 
 from tidemill.config import loads
-from tidemill.config.caching import Rucio
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.routing.copies import CatalogueError
 from tidemill.routing.links import RouteLinks
-from tidemill.routing.rucio import IDLE_LINES_MAX, URLS_MAX, RucioError, RucioReplicas
 from tidemill.site.data.routing import InputRoutes, Opening, SoughtFile
 from tidemill.transfer.file import FileTransfer, Roots
+from tidemill_replicas.rucio import IDLE_LINES_MAX, URLS_MAX, RucioReplicas
+from tidemill_replicas.settings import Rucio
 
 GOOD = "root://store.example.org//lab/f"
 OPENING = Opening(opens=("root", "http"))
@@ -87,7 +88,7 @@ def test_a_size_that_no_file_has_is_not_believed(size: float) -> None:
 def test_of_many_replicas_some_are_kept_and_a_line_without_end_is_not_read() -> None:
     many = {f"root://store.example.org//lab/{number}": {"priority": number} for number in range(15_000)}
     assert len(ask(stream(line(pfns=many)))._known[NAME][1].urls) == URLS_MAX
-    with pytest.raises(RucioError, match=r"malformed|broke"):
+    with pytest.raises(CatalogueError, match=r"malformed|broke"):
         ask(stream(line(pfns={f"{GOOD}{'x' * 100}{number}": {} for number in range(15_000)})))
 
 
@@ -105,7 +106,7 @@ def endless(text: str) -> Callable[[socket.socket], None]:
 
 @pytest.mark.parametrize("text", ["\n", line(), line(name="other"), line(pfns={GOOD: {}})])
 def test_a_reply_without_end_is_broken_off(text: str) -> None:
-    with pytest.raises(RucioError, match=r"does not end|dataset"):
+    with pytest.raises(CatalogueError, match=r"does not end|dataset"):
         ask(endless(text))
 
 
@@ -113,7 +114,7 @@ def test_lines_that_say_nothing_are_borne_up_to_a_bound() -> None:
     assert ask(stream(*["\n"] * IDLE_LINES_MAX, line(pfns={GOOD: {}})))._known[NAME][1].urls == [GOOD]
 
 
-@pytest.mark.timing(routing={"CATALOGUE_SILENCE_S": 5.0})
+@pytest.mark.timing(replicas={"CATALOGUE_SILENCE_S": 5.0})
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirection_takes_the_token_to_no_other_host(status: int, tmp_path: Path) -> None:
     token = tmp_path / "token"
@@ -125,7 +126,7 @@ def test_a_redirection_takes_the_token_to_no_other_host(status: int, tmp_path: P
         moved = f"HTTP/1.1 {status} X\r\nLocation: {there}\r\nContent-Length: 1\r\n\r\nx".encode()
         with serving(moved) as url:
             replicas = RucioReplicas(Rucio(url=url, token_file=token), keep_s=600)
-            with pytest.raises(RucioError) as refused:
+            with pytest.raises(CatalogueError) as refused:
                 replicas.look_up([NAME])
         with pytest.raises(BlockingIOError):
             elsewhere.accept()
@@ -143,11 +144,11 @@ def test_a_redirection_takes_the_token_to_no_other_host(status: int, tmp_path: P
     ],
 )
 def test_wrong_types_are_the_catalogues_trouble(more: dict[str, object]) -> None:
-    with pytest.raises(RucioError, match="malformed"):
+    with pytest.raises(CatalogueError, match="malformed"):
         ask(stream(line(**more)))
 
 
 def test_deep_json_is_the_catalogues_trouble() -> None:
     deep: Sequence[str] = ["[" * 200_000 + "]" * 200_000]
-    with pytest.raises(RucioError, match="malformed"):
+    with pytest.raises(CatalogueError, match="malformed"):
         ask(stream(json.dumps({"scope": "lab", "name": "f"})[:-1] + f', "x": {deep[0]}}}\n'))

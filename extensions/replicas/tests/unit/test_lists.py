@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config.caching import Replicas
 from tidemill.errors import ConfigError
-from tidemill.routing.replicas import ReplicaLists
+from tidemill_replicas.lists import ReplicaLists
+from tidemill_replicas.settings import Replicas
 
 
 def lists(folder: Path, text: str, **more: str) -> ReplicaLists:

@@ -13,9 +13,9 @@ import threading
 from pathlib import Path
 
 from tidemill import clock
-from tidemill.config.caching import Replicas
 from tidemill.errors import ConfigError
 from tidemill.model.far import scheme_of
+from tidemill_replicas.settings import Replicas
 
 BYTES_MAX = 64 << 20
 LINES_MAX = 1_000_000

@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 import pytest
 from tests.timing import timing
 
-from tidemill.config.caching import Rucio
 from tidemill.model.far import CatalogueName
-from tidemill.routing.rucio import RucioError, RucioReplicas
+from tidemill.routing.copies import CatalogueError
+from tidemill_replicas.rucio import RucioReplicas
+from tidemill_replicas.settings import Rucio
 
 NAME = CatalogueName("lab", "f")
 SECRET = "agent-agent-unknown-0123456789abcdef"
@@ -52,12 +53,12 @@ def serving(*replies: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # replies that nobody has asked for
+            listener.shutdown(socket.SHUT_RDWR)  # replies for which no request came
         thread.join(10)
 
 
 def ask(*replies: bytes | Callable[[socket.socket], None], silence_s: float = 5.0) -> RucioReplicas:
-    with serving(*replies) as url, timing(routing={"CATALOGUE_SILENCE_S": silence_s}):
+    with serving(*replies) as url, timing(replicas={"CATALOGUE_SILENCE_S": silence_s}):
         made = RucioReplicas(Rucio(url=url), keep_s=600)
         made.look_up([NAME])
         return made
@@ -117,7 +118,7 @@ def test_the_catalogues_adler32_counts_without_its_leading_zeros(told: str | Non
 
 
 def test_a_list_that_is_cut_off_counts_for_nothing() -> None:
-    with pytest.raises(RucioError, match="broke its list of replicas off") as found:
+    with pytest.raises(CatalogueError, match="broke its list of replicas off") as found:
         ask(HEAD + chunk(line(pfns={}, rses={}, states={})))
     assert found.value.transient
 
@@ -127,14 +128,14 @@ def test_a_server_that_falls_silent_amid_the_list_is_given_up() -> None:
         connection.sendall(HEAD + chunk(line()))
         connection.recv(1)
 
-    with pytest.raises(RucioError) as found:
+    with pytest.raises(CatalogueError) as found:
         ask(silent, silence_s=0.3)
     assert found.value.transient
 
 
 @pytest.mark.parametrize("text", ["{", "[1]\n", '{"scope": 1}\n', "<html>busy</html>\n", "x" * (2 << 20)])
 def test_a_malformed_list_is_the_servers_trouble(text: str) -> None:
-    with pytest.raises(RucioError, match="malformed") as found:
+    with pytest.raises(CatalogueError, match="malformed") as found:
         ask(stream(text))
     assert found.value.transient
 
@@ -154,7 +155,7 @@ def test_a_malformed_list_is_the_servers_trouble(text: str) -> None:
 def test_errors_are_told_apart_by_their_class_and_their_text_is_never_shown(
     reply: bytes, is_transient: bool, is_credential: bool
 ) -> None:
-    with pytest.raises(RucioError) as found:
+    with pytest.raises(CatalogueError) as found:
         ask(reply)
 
     shown = f"{found.value.message} {found.value.hint}"

@@ -10,19 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.rucio.rucio_world import FILES, RucioWorld
+from extensions.replicas.tests.rucio.rucio_world import FILES, RucioWorld
 
-from tidemill.config.caching import Replicas, Rucio
+from tidemill.config import loads
 from tidemill.config.site import SiteConfig
-from tidemill.config.transfer import Endpoint
 from tidemill.model.far import CatalogueName
 from tidemill.model.job import Input, JobSpec, ReadAs
-from tidemill.routing.rucio import FILES_PER_CALL, CatalogueEntry, RucioError, RucioReplicas
+from tidemill.routing.copies import CatalogueEntry, CatalogueError
 from tidemill.site.data.owners import OwnedPlaces, Reader
 from tidemill.site.data.routing import Opening, SoughtFile
 from tidemill.site.data.staging import Stage
 from tidemill.transfer.contract import TransferError
 from tidemill.transfer.file import Roots
+from tidemill_replicas.rucio import FILES_PER_CALL, RucioReplicas
+from tidemill_replicas.settings import Rucio
 
 FIRST = CatalogueName("lab", "file.0000")
 
@@ -96,7 +97,7 @@ def test_a_file_whose_store_is_away_is_asked_for_again(world: RucioWorld, tmp_pa
 def test_a_wrong_password_is_a_refused_credential_and_is_never_shown(
     world: RucioWorld, tmp_path: Path
 ) -> None:
-    with pytest.raises(RucioError, match="401 CannotAuthenticate") as error:
+    with pytest.raises(CatalogueError, match="401 CannotAuthenticate") as error:
         replicas(world, tmp_path, password="wrong-secret").look_up([FIRST])
 
     assert error.value.is_credential
@@ -114,7 +115,7 @@ def test_a_token_that_is_refused_is_replaced_once(world: RucioWorld, tmp_path: P
     token = tmp_path / "jwt"
     token.write_text("not.a.token")
     token.chmod(0o600)
-    with pytest.raises(RucioError, match="401") as error:
+    with pytest.raises(CatalogueError, match="401") as error:
         RucioReplicas(Rucio(url=world.url, token_file=token), keep_s=600).look_up([FIRST])
     assert error.value.is_credential
     assert "not.a.token" not in error.value.message
@@ -151,7 +152,7 @@ def test_what_the_account_may_not_do_is_a_refused_credential_and_not_tried_by_an
     assert made.look_up([FIRST])[FIRST].urls
     token = made._token
 
-    with pytest.raises(RucioError, match="401 AccessDenied") as error:
+    with pytest.raises(CatalogueError, match="401 AccessDenied") as error:
         made._answer("POST", "/rses/GUESTS", b"{}")
     assert error.value.is_credential
     assert "ask for the right" in (error.value.hint or "")
@@ -164,7 +165,7 @@ def test_a_lost_database_is_waited_for_and_its_text_is_not_shown(world: RucioWor
     other = CatalogueName("lab", "file.0001")
     world.call("dbstop")
     try:
-        with pytest.raises(RucioError) as error:
+        with pytest.raises(CatalogueError) as error:
             made.look_up([other])
     finally:
         world.call("dbstart")
@@ -179,12 +180,12 @@ def test_a_lost_database_is_waited_for_and_its_text_is_not_shown(world: RucioWor
 
 def stage(world: RucioWorld, folder: Path) -> Stage:
     (folder / "stage").mkdir(exist_ok=True)
-    site = SiteConfig(
-        name="s",
-        server="unix:/x",
-        endpoints=[Endpoint(url="root://*.example.org//store")],
-        replicas=Replicas(rucio=config(world, folder, site="NEAR")),
+    rucio = config(world, folder, site="NEAR")
+    text = (
+        'name = "s"\nserver = "unix:/x"\n[[endpoints]]\nurl = "root://*.example.org//store"\n'
+        f'[replicas.rucio]\nurl = "{rucio.url}"\nsecret_file = "{rucio.secret_file}"\nsite = "NEAR"\n'
     )
+    site = loads(text, SiteConfig, source=folder / "site.toml")
     made = Stage(folder / "stage", site, OwnedPlaces(Roots([])))
     made.routes.links._probe = lambda place: 0.001 if "near" in place else 0.2
     return made
@@ -223,13 +224,13 @@ def test_a_dataset_is_refused_after_a_hundred_of_its_files(dataset: RucioWorld, 
     assert not error.value.transient
     assert '`kind = "each"`' in (error.value.hint or "")
     small = replicas(dataset, tmp_path).look_up([CatalogueName("lab", "small")])
-    assert not small, "it is no file, either"
+    assert not small, "and it is not a file"
 
 
 def test_the_command_of_the_page_lists_the_files_of_a_dataset(dataset: RucioWorld, tmp_path: Path) -> None:
     if shutil.which("jq") is None:
         pytest.skip("there is no program `jq`: apt-get install jq")
-    page = (Path(__file__).parents[2] / "docs" / "routing.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "routing.md").read_text()
     command = page[page.index("curl -fsS") : page.index(">run7.txt") + len(">run7.txt")]
     command = command.replace("https://rucio.example.org", dataset.url).replace("SCOPE/NAME", "lab/set")
     subprocess.run(

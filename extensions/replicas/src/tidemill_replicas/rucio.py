@@ -4,7 +4,7 @@
     POST /replicas/list                one line of JSON for each file, as a stream
 
 For Rucio 41.5. Tested against a real one (tests/rucio), except for lists that break off or lose stores halfway:
-tests/unit/routing imitates those. What the reply means:
+tests/unit imitates those. What the reply means:
 
     a store in `states` and not in `rses`   the server lost its database during the list: ask again
     `states` empty                          no store has the file available now
@@ -30,13 +30,14 @@ import msgspec
 
 from tidemill import clock
 from tidemill.confidential import hide
-from tidemill.config.caching import Rucio
-from tidemill.errors import UNDECODABLE, ConfigError, SiteError
+from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.model.far import OPENED, CatalogueName
 from tidemill.model.number import canonical_checksum
 from tidemill.net.http_exchange import ExchangeError, HttpAnswer, HttpServer, TimeLimit
-from tidemill.routing import constants
+from tidemill.routing.copies import CatalogueEntry, CatalogueError
 from tidemill.wire.credentials import read_login, read_secret
+from tidemill_replicas import constants
+from tidemill_replicas.settings import Rucio
 
 FILES_PER_CALL = 100
 """Rucio refuses more than 1000; few, so that a call that is broken off costs little."""
@@ -70,27 +71,6 @@ T = TypeVar("T")
 _CLASS = re.compile(r"[A-Za-z]{1,60}")
 _AVAILABLE = "AVAILABLE"
 _AWAY = ("", "DatabaseException", "ServiceUnavailable", "ConfigNotFound", "Timeout")
-
-
-class RucioError(SiteError):
-    """Rucio does not answer, or refuses. `is_credential`: what we show is refused."""
-
-    def __init__(
-        self, message: str, *, hint: str | None = None, transient: bool = True, is_credential: bool = False
-    ) -> None:
-        super().__init__(message, hint=hint, transient=transient)
-        self.is_credential = is_credential
-
-
-class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file and its copies, the best first. `why`: why there is none now, in words; the file is asked for again soon.
-    `is_partial`: stores were left out of the reply."""
-
-    urls: Sequence[str] = []
-    size_bytes: int | None = None
-    adler32: str = ""
-    is_partial: bool = False
-    why: str = ""
 
 
 class _Door(msgspec.Struct, frozen=True):
@@ -129,7 +109,7 @@ class RucioReplicas:
         self._known: dict[CatalogueName, tuple[float, CatalogueEntry]] = {}
 
     def look_up(self, names: Sequence[CatalogueName]) -> dict[CatalogueName, CatalogueEntry]:
-        """The files of these names that Rucio knows. Raises RucioError."""
+        """The files of these names that Rucio knows. Raises CatalogueError."""
         now_s = clock.monotonic_s()
         with self._lock:
             known = {name: self._known[name] for name in names if name in self._known}
@@ -181,13 +161,17 @@ class RucioReplicas:
                 if foreign > FOREIGN_MAX:
                     raise _dataset_error(names)
                 if idle > IDLE_LINES_MAX:
-                    raise RucioError(f"`{self._config.address}` sent a list of replicas that does not end")
+                    raise CatalogueError(
+                        f"`{self._config.address}` sent a list of replicas that does not end"
+                    )
         except (ExchangeError, TimeoutError) as error:
-            raise RucioError(
+            raise CatalogueError(
                 f"`{self._config.address}` broke its list of replicas off: {_bare(error)}"
             ) from error
         except UNDECODABLE as error:
-            raise RucioError(f"`{self._config.address}` sent a list of replicas that is malformed") from error
+            raise CatalogueError(
+                f"`{self._config.address}` sent a list of replicas that is malformed"
+            ) from error
         finally:
             answer.close()
         return lines
@@ -224,7 +208,7 @@ class RucioReplicas:
                 method, self._base + path, headers=sent, body=pieces, bound=TimeLimit(CALL_S_MAX)
             )
         except (ExchangeError, OSError) as error:
-            raise RucioError(f"`{self._config.address}` does not answer: {_bare(error)}") from error
+            raise CatalogueError(f"`{self._config.address}` does not answer: {_bare(error)}") from error
 
     def _tls(self) -> ssl.SSLContext:
         ca, config = self._config.ca, self._config
@@ -283,31 +267,31 @@ class RucioReplicas:
         finally:
             answer.close()
 
-    def _refused(self, path: str, status: int, kind: str) -> RucioError:
+    def _refused(self, path: str, status: int, kind: str) -> CatalogueError:
         what = f"`{self._config.address}{path}` answered {status}{f' {kind}' if kind else ''}"
         if status in (401, 403) or kind == "CannotAuthenticate":
             return self._no_credential(what, denied=kind == "AccessDenied")
         if status in (429, 502, 503, 504) or (status == 500 and kind in _AWAY):
-            return RucioError(what)
-        return RucioError(what, hint="see `[replicas.rucio]` in site.toml", transient=False)
+            return CatalogueError(what)
+        return CatalogueError(what, hint="see `[replicas.rucio]` in site.toml", transient=False)
 
-    def _no_credential(self, what: str, *, denied: bool = False) -> RucioError:
+    def _no_credential(self, what: str, *, denied: bool = False) -> CatalogueError:
         hint = (
             "ask for the right to list replicas"
             if denied
             else "renew what `[replicas.rucio]` in site.toml names"
         )
-        return RucioError(what, hint=hint, transient=False, is_credential=True)
+        return CatalogueError(what, hint=hint, transient=False, is_credential=True)
 
 
-def _dataset_error(names: Sequence[CatalogueName]) -> RucioError:
+def _dataset_error(names: Sequence[CatalogueName]) -> CatalogueError:
     shown = f"`rucio:{names[0].scope}/{names[0].name}`"
     what = (
         f"{shown} is"
         if len(names) == 1
         else f"{shown}, or one of the {len(names) - 1} names asked for with it, is"
     )
-    return RucioError(
+    return CatalogueError(
         f"{what} a dataset with more than {FOREIGN_MAX} files, and an input is one file",
         hint='list its files, one for each event, and give the list as an input of `kind = "each"`',
         transient=False,
@@ -357,4 +341,4 @@ def _held(read: Callable[[Path], T], path: Path) -> T:
     try:
         return read(path)
     except ConfigError as error:
-        raise RucioError(error.message, hint=error.hint, transient=False, is_credential=True) from error
+        raise CatalogueError(error.message, hint=error.hint, transient=False, is_credential=True) from error

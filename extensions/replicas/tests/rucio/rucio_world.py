@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "rucio.sh"
+SCRIPT = Path(__file__).parents[4] / "scripts" / "rucio.sh"
 STORES = {"LAB-FAR": "FAR", "LAB-DOWN": "FAR", "LAB-NEAR": "NEAR"}
 """Stores and the sites of theirs. The far one has the first name: the order of names must not help the near one."""
 
@@ -60,7 +60,7 @@ class RucioWorld:
         return text
 
     def seed(self) -> None:
-        """Stores with doors of two kinds, and files: `file.0000` ... at the near and the far one, `only.far`,
+        """Stores with protocols of two kinds, and files: `file.0000` ... at the near and the far one, `only.far`,
         `only.down`, `broken` (not available)."""
         self.ask("GET", "/auth/userpass")
         self.ask("POST", "/scopes/root/lab")
@@ -75,7 +75,7 @@ class RucioWorld:
         self.ask("PUT", "/rses/LAB-DOWN", {"availability_read": False})
 
     def add_server(self, store: str, port: int, *, site: str) -> None:
-        """A store with a real server on this host behind its door."""
+        """A store with a real server on this host."""
         self.hosts[store] = "127.0.0.1"
         self._store(store, site)
         self._door(store, "root", port, (1, 1))
