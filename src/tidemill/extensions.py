@@ -43,7 +43,7 @@ class Brings(NamedTuple):
     routes: tuple[str, ...] = ()  #: first parts of addresses of its API, after `/v1/`
     views: tuple[str, ...] = ()  #: what sites show at the server
     sdk: tuple[str, ...] = ()  #: names that `tidemill` exports
-    settings: tuple[str, ...] = ()  #: tables of server.toml and site.toml
+    settings: tuple[str, ...] = ()  #: tables of server.toml, site.toml and client.toml
     transports: tuple[str, ...] = ()  #: schemes of servers' addresses
     caches: tuple[str, ...] = ()  #: what runs a site's caches
     providers: tuple[str, ...] = ()  #: tables of settings of which it makes something for the core
@@ -66,7 +66,7 @@ KNOWN: dict[str, Brings] = {
     ),
     "messages": Brings(
         verbs=("message submit", "message follow", "server broker-setup"),
-        settings=("amqp",),
+        settings=("amqp", "message"),
         transports=("amqp", "amqps"),
     ),
     "replicas": Brings(settings=("replicas",), providers=("replicas",)),

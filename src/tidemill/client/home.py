@@ -14,7 +14,7 @@ import os
 import socket
 import stat
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -50,6 +50,8 @@ class UpFile(msgspec.Struct, kw_only=True):
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """HOME/client.toml: the server that clients of this home talk to."""
 
+    FILE: ClassVar[str] = "client.toml"
+
     server: Annotated[
         Addresses,
         doc(
@@ -57,10 +59,6 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "message broker, for `tidemill message`: `amqps://USER@HOST:PORT/VHOST`"
         ),
     ]
-    name: Annotated[
-        str,
-        doc("At a message broker: what the server calls you, a submitter; empty = as the broker's user"),
-    ] = ""
     secret_file: Annotated[Path | None, doc("File (mode 0600) with the secret of the server")] = None
     certificate: Annotated[
         Path | None, doc("Your certificate (PEM), as `tidemill certs issue submitter NAME` makes it")

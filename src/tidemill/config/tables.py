@@ -16,7 +16,7 @@ from tidemill import extensions
 from tidemill.config.described import settings
 from tidemill.errors import ConfigError
 
-FILES = ("server.toml", "site.toml")  #: the `FILE` of the records that may have more tables
+FILES = ("client.toml", "server.toml", "site.toml")  #: the `FILE` of the records that may have more tables
 T = TypeVar("T", bound=msgspec.Struct)
 P = TypeVar("P")
 _CORE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {}  # the core's own record of an extended one
@@ -56,7 +56,7 @@ def _added(record: type[msgspec.Struct]) -> dict[str, SettingsTable]:
 def _wrong(table: Any) -> str:
     """Why this is not a table of settings; empty if it is one."""
     if not isinstance(table, SettingsTable) or table.file not in FILES:
-        return f"it is not a `SettingsTable` of {' or '.join(FILES)}"
+        return f"it is not a `SettingsTable` of {', '.join(FILES[:-1])} or {FILES[-1]}"
     try:
         table.record()
         settings(table.record)

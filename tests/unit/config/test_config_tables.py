@@ -140,8 +140,8 @@ def test_its_keys_are_described_and_shown_in_a_new_file(install: Install) -> Non
     [
         ("quotas", "ODD", "that name is taken"),
         ("odd-one", "ODD", "a table cannot have that name"),
-        ("odd", "NO_TABLE", "it is not a `SettingsTable` of server.toml or site.toml"),
-        ("odd", "CACHE", "it is not a `SettingsTable` of server.toml or site.toml"),
+        ("odd", "NO_TABLE", "it is not a `SettingsTable` of client.toml, server.toml or site.toml"),
+        ("odd", "CACHE", "it is not a `SettingsTable` of client.toml, server.toml or site.toml"),
         ("odd", "NEEDS", "its record cannot be used: Missing required argument 'name'"),
     ],
 )

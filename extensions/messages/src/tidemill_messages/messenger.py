@@ -16,6 +16,7 @@ import msgspec
 from tidemill import clock
 from tidemill.client.client import RETRY_S, Submission, Wishes, requests, submitted
 from tidemill.client.home import ClientConfig
+from tidemill.config.tables import tables_of
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import Change, ErrorReply, SubmitReply, SubmitRequest
@@ -40,13 +41,14 @@ def open_messenger(config: ClientConfig, *, retry_s: float = RETRY_S) -> Messeng
             hint="write `amqps://USER@HOST/VHOST`, or name a file that does with `--messages`",
         )
     credentials = Credentials(certificate=config.certificate, key=config.key, ca=config.ca)
-    broker = broker_of(config.server, credentials, user=config.name)
+    name = tables_of(config)["message"].name
+    broker = broker_of(config.server, credentials, user=name)
     if not broker.user:
         raise ConfigError(
             f"`server` names no user of the broker {broker.address}",
             hint="write `amqps://USER@HOST/VHOST` with the user that the certificate stands for",
         )
-    return Messenger(broker, config.name or broker.user, retry_s=retry_s)
+    return Messenger(broker, name or broker.user, retry_s=retry_s)
 
 
 class Messenger:

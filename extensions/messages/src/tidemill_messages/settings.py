@@ -1,4 +1,4 @@
-"""The settings of this extension: `[amqp]` of server.toml."""
+"""The settings of this extension: `[amqp]` of server.toml, `[message]` of client.toml."""
 
 from __future__ import annotations
 
@@ -76,6 +76,14 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return {name: user for user, (its, name) in named.items() if its == role}
 
 
+class MessageClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who `tidemill message` is at a broker."""
+
+    name: Annotated[
+        str, doc("What the server calls you, a submitter; empty = as the broker's user in `server`")
+    ] = ""
+
+
 def _role_and_name(user: str, said: str) -> tuple[str, str]:
     role, _, name = said.strip().partition(" ")
     if role not in ROLES:
@@ -105,6 +113,7 @@ def amqp_of(config: ServerConfig) -> Amqp:
     return found
 
 
+MESSAGE = SettingsTable("client.toml", MessageClient)
 AMQP = SettingsTable(
     "server.toml",
     Amqp,

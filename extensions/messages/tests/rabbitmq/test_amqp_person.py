@@ -102,8 +102,8 @@ def test_a_job_file_is_submitted_once_under_its_key_and_followed(
         'campaign = "c"\n[[job]]\nname = "a"\napp = "sim"\nrepeat = 3\n[[job]]\napp = "reco"\nafter = ["a"]\n'
     )
     (tmp_path / "client.toml").write_text(
-        f'server = "amqps://127.0.0.1:{rabbitmq.port}/{VHOST}"\nname = "cms"\ncertificate = "{place}/cms.pem"\n'
-        f'key = "{place}/cms.key"\nca = "{place}/ca.pem"\n'
+        f'server = "amqps://127.0.0.1:{rabbitmq.port}/{VHOST}"\ncertificate = "{place}/cms.pem"\n'
+        f'key = "{place}/cms.key"\nca = "{place}/ca.pem"\n[message]\nname = "cms"\n'
     )
 
     def tidemill(*words: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.client.authority import Authority, Wanted
 from tidemill.client.home import ClientConfig
+from tidemill.config import loads
 from tidemill.errors import ConfigError, SiteError
 from tidemill.wire.api import ErrorReply
 from tidemill.wire.server_connection import Connection
@@ -28,6 +29,13 @@ def shown(tmp_path: Path) -> dict[str, Any]:
     return {"certificate": issued.certificate, "key": issued.key}
 
 
+def client(server: str, shown: dict[str, Any], name: str = "") -> ClientConfig:
+    """A client.toml, as it is read."""
+    lines = [f'server = "{server}"', *(f'{key} = "{path}"' for key, path in shown.items())]
+    lines += ["[message]", f'name = "{name}"'] if name else []
+    return loads("\n".join(lines), ClientConfig, source=Path("/h/client.toml"))
+
+
 @pytest.mark.parametrize(
     ("server", "name", "user", "called"),
     [
@@ -39,7 +47,7 @@ def shown(tmp_path: Path) -> dict[str, Any]:
 def test_the_user_is_in_the_url_and_the_name_may_differ(
     shown: dict[str, Any], server: str, name: str, user: str, called: str
 ) -> None:
-    made = open_messenger(ClientConfig(server=server, name=name, **shown))
+    made = open_messenger(client(server, shown, name))
     assert (made.broker.user, made.name, made.broker.address) == (user, called, "amqps://h:5671/v")
 
 
@@ -54,7 +62,7 @@ def test_a_server_that_is_no_broker_or_names_nobody_is_refused(
     shown: dict[str, Any], server: str, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
-        open_messenger(ClientConfig(server=server, **shown))
+        open_messenger(client(server, shown))
 
 
 def test_other_commands_say_that_a_broker_answers_no_requests() -> None:

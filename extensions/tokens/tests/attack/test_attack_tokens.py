@@ -1,4 +1,4 @@
-"""Tokens that name their own key, algorithm or critical extension, or whose claims are of wrong types: none is believed.
+"""Tokens that name their own key, algorithm or critical extension, or have claims of wrong types: none is believed.
 
 What is wrong in one claim each (issuer, audience, times, signature, `none`, HMAC with the public key) is tried in
 tests/local/server/test_access.py; whatever claims there may be, in tests/property/test_tokens_fuzzed.py of this
