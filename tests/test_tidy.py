@@ -624,10 +624,11 @@ def config_keys() -> list[str]:
 
 
 def test_the_server_reads_columns_of_a_row_by_their_names() -> None:
+    product = set(product_files())
     offenders = [
         at(path, line)
         for path in files(".py", "src/tidemill/server", "extensions")
-        if path in product_files()
+        if path in product
         for line in row_columns.by_number(tree_of(path))
     ]
     listed(
