@@ -9,7 +9,8 @@ Outputs that name no place go to their owner's directory (see `owners`). An outp
 SITE/stage/out and moved there whole (see `moves`), bundles as one file. Beside local ones stands `manifest-JOB.json`
 (see `manifests`), written before the files appear: what belongs to the job, with checksums, seeds and failed events.
 Works in the agent's helper threads, which wait for no remote place: `deliver` raises MovesPendingError then, and is
-called again. `arrive` puts files of parts in their place while the job goes on; `deliver` keeps those that still stand.
+called again. `arrive` puts files of parts in their place while the job goes on; `deliver` keeps those that still stand,
+and `take_back` removes them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import re
 import stat
 import threading
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import reduce
 from operator import and_
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -50,6 +52,7 @@ from tidemill.node.bundle import SparseFile, TarWriter, Written, read_chunks
 from tidemill.site.applications.part_names import Parts, part_names
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_path
+from tidemill.site.data.placed.later_names import LITERAL_ROOTS, later_places
 from tidemill.site.data.placed.manifests import (
     ARRIVED,
     ClaimedFile,
@@ -65,25 +68,16 @@ from tidemill.site.data.placed.manifests import (
 )
 from tidemill.site.data.remote_outputs import Departures, Destination
 from tidemill.site.state.site_state import KeptPart
-from tidemill.transfer.allowed import LITERAL, is_remote
+from tidemill.transfer.allowed import is_remote
 from tidemill.transfer.file import local_path
 from tidemill.wire.api import ARRIVED_TEXT_MAX, OutputRow
 from tidemill.wire.node import OutputRef
 
-COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 LINES_BYTES_MAX = 256 << 20
 """As crates/slot reads them."""
 
 _UNMASKED = 0o666
 """Permissions, before the umask, of files that are not copies of one payload's file; as in open(2)."""
-
-FILE_NAME_BYTES_MAX = 255  #: NAME_MAX of Linux's file systems
-ENDING_CHARS_MAX = 32  #: a longer one says nothing of the type
-_LETTER = re.compile(r".", re.DOTALL)
-_ENCODED = re.compile(r"%[C-Fc-f][0-9A-Fa-f](?:%[89ABab][0-9A-Fa-f])+|%[0-9A-Fa-f]{2}|.", re.DOTALL)
-"""A character of a URL; the percent-encoded bytes of one UTF-8 character stay together."""
-
-LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 
 
 class OutputDelivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +147,9 @@ class Deliverer:
         bytes_max: int,
         departures: Departures | None = None,
         umask: FileMask | None = None,
+        site: str = "",
     ) -> None:
+        self._site = site
         self._departures = departures
         self._umask = umask or FileMask(site=current_umask(), bounds=False)
         self._fleets = fleets
@@ -202,6 +198,53 @@ class Deliverer:
                     )
                 )
         return rows
+
+    def take_back(self, delivery: OutputDelivery, canceled: threading.Event) -> int:
+        """Remove files that arrived of the events `done`, whose results do not count, unless they were changed since;
+        how many. What another site lists in the same directory stays.
+
+        Raises JobError or SiteError where a place cannot be written, CanceledError.
+        """
+        events, removed = IntervalSet.parse(delivery.done), 0
+        for output in delivery.outputs:
+            folder = Path(os.path.realpath(self._folder(delivery, output)))
+            manifest = read_manifest(manifest_path(folder, delivery.job))
+            if manifest is None or manifest.site != self._site:
+                continue
+            listing = Listing(manifest, delivery.campaign, delivery.spec.events)
+            gone = listing.arrived_of(output.name, events)
+            try:
+                for file in gone:
+                    if canceled.is_set():
+                        raise CanceledError(f"the files of job {delivery.job} are removed later")
+                    self._confine(folder / file.file, delivery.owner)
+                    removed += withdraw(folder, listing, [file])
+                if gone:
+                    sync_directory(folder)
+                    self._unlist(delivery, output, manifest, gone)
+            except OSError as error:
+                raise SiteError(f"failed to remove files in `{folder}`: {error.strerror}") from error
+        return removed
+
+    def _unlist(
+        self, delivery: OutputDelivery, output: Output, manifest: JobManifest, gone: list[File]
+    ) -> None:
+        """Take files out of a manifest; one that says nothing any more goes, and the output's own directory with it."""
+        names = {each.file for each in gone}
+        manifest = replace(
+            manifest,
+            files=[each for each in manifest.files if each.file not in names],
+            replaced=[each for each in manifest.replaced if each.file not in names],
+        )
+        folder = Path(os.path.realpath(self._folder(delivery, output)))
+        path = manifest_path(folder, delivery.job)
+        if manifest.files or manifest.replaced or manifest.done or manifest.failed:
+            self._write_manifest(path, manifest, self._umask.umask(delivery.spec))
+            return
+        path.unlink(missing_ok=True)
+        if output.url is None:
+            with suppress(OSError):  # others have put files there
+                folder.rmdir()
 
     def _put(
         self, delivery: OutputDelivery, outputs: list[Output], copying: _Copying
@@ -348,10 +391,11 @@ class Deliverer:
             marked = folder / f"{output.name}-{name}"
             if before is not None and before.file in reserved:
                 target = self._confine(folder / before.file, delivery.owner)
-                if before.sha256 == ref.sha256 and stands(target, ref.length, ref.sha256):
+                content = (ref.length, ref.sha256)
+                if before.sha256 == ref.sha256 and stands(target, content):
                     made.append(_Built(None, target, replace(before, delivery=delivery.number)))
                     continue
-                if is_changed(target, (before.size_bytes, before.sha256), (ref.length, ref.sha256)):
+                if is_changed(target, content, *listing.contents(before)):
                     target = self._confine(marked, delivery.owner)  # what arrived is its owner's to change
             else:
                 target = self._confine(marked if is_manifest_name(name) else folder / name, delivery.owner)
@@ -515,17 +559,18 @@ class Deliverer:
             listing = listings.listing(folder)
             for each in fresh:
                 if each.temporary is not None:
-                    known[each.target] = claim = listing.claim(each.file)
-                    claim.check(each.target)
+                    known[each.target] = listing.claim(each.file, each.target)
             path = manifest_path(folder, delivery.job)
             self._make_directory(path.parent, umask)
             files = [each.file for each in fresh]
             if delivery.number != ARRIVED:
-                withdraw(folder, listing.withdrawn(files))
-            mode = 0o666 & ~umask | stat.S_IRUSR  # later deliveries read the manifest
-            content = msgspec.json.encode(_manifest(delivery, listing, files))
-            write_durable(path, content, mode=mode, exact=True)
+                withdraw(folder, listing, listing.withdrawn(files))
+            self._write_manifest(path, replace(_manifest(delivery, listing, files), site=self._site), umask)
         return known
+
+    def _write_manifest(self, path: Path, manifest: JobManifest, umask: int) -> None:
+        mode = 0o666 & ~umask | stat.S_IRUSR  # later deliveries read the manifest
+        write_durable(path, msgspec.json.encode(manifest), mode=mode, exact=True)
 
 
 class _Built(NamedTuple):
@@ -635,43 +680,6 @@ def check_complete(delivery: OutputDelivery) -> None:
             raise DamagedError(f"no output of events {at}-{until - 1} is kept", at, until - at)
 
 
-def numbered(name: str, delivery: int, mark: str = "-", *, is_encoded: bool = False) -> str:
-    """The name of a file in the job's nth delivery: `hits.tar`, `hits-2.tar`. Earlier files stay as they are. If the
-    name would be too long, the part before the number is cut. `is_encoded`: the name is percent-encoded, as in URLs."""
-    if delivery == 1:
-        return name
-    path, query, rest = name.partition("?")
-    above, slash, file = path.rpartition("/")
-    suffixes = Path(file).suffixes
-    ending = "".join(suffixes[-2:] if suffixes and suffixes[-1] in COMPRESSED else suffixes[-1:])
-    added = f"{mark}{delivery}"
-    if len(ending) > ENDING_CHARS_MAX and _is_too_long(file + added, is_encoded=is_encoded):
-        ending = ""
-    letters = (_ENCODED if is_encoded else _LETTER).findall(file.removesuffix(ending))
-    while letters and _is_too_long("".join([*letters, added, ending]), is_encoded=is_encoded):
-        letters.pop()
-    return f"{above}{slash}{''.join(letters)}{added}{ending}{query}{rest}"
-
-
-def _is_too_long(name: str, *, is_encoded: bool) -> bool:
-    return len(unquote_to_bytes(name) if is_encoded else os.fsencode(name)) > FILE_NAME_BYTES_MAX
-
-
-def later_places(plain: Mapping[str, tuple[str, str]], delivery: int) -> dict[str, tuple[str, str]]:
-    """Folders and names of outputs in the job's nth delivery, by those of the first one: different from each other, and
-    from all of the first, such as of an output that is called `hits-2` itself. Pure."""
-    found: dict[str, tuple[str, str]] = {}
-    taken = set(plain.values())
-    for output, (folder, name) in plain.items():
-        is_encoded = is_remote(folder) and not folder.startswith(LITERAL_ROOTS)
-        mark = "-"
-        while (place := (folder, numbered(name, delivery, mark, is_encoded=is_encoded))) in taken:
-            mark += "-"
-        found[output] = place
-        taken.add(place)
-    return found
-
-
 def _is_tar(delivery: OutputDelivery, output: Output) -> bool:
     return output.kind is OutputKind.EACH and delivery.spec.events > 1
 
@@ -704,6 +712,7 @@ def _manifest(delivery: OutputDelivery, listing: Listing, files: list[File]) -> 
         failed=failed,
         files=listed,
         owner=delivery.owner,
+        replaced=listing.replaced(listed),
     )
 
 

@@ -49,7 +49,7 @@ class SiteData:
         site.pools.stage_in.submit(self._departures.count)
         deliverer = Deliverer(
             site.fleets_dir, places, bytes_max=constants.DELIVERY_BYTES_MAX, departures=self._departures,
-            umask=FileMask(site=current_umask(), bounds=config.serves_others),
+            umask=FileMask(site=current_umask(), bounds=config.serves_others), site=config.name,
         )  # fmt: skip
         self.arrivals = Arrivals(site, preparer, deliverer)
         self.deliveries = Deliveries(site, preparer, deliverer, self.arrivals)

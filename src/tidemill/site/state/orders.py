@@ -53,6 +53,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
         state.jobs[job.id] = job
     if order.spec is not None:
         if order.spec != job.spec:
+            _leave_places(settlement, job, order.spec)
             settlement.redefine(job)
         settlement.specify(job, order.spec)
         job.from_jobs = order.from_jobs
@@ -91,6 +92,12 @@ def _forgive(job: site_state.SiteJob, first: int, end: int) -> bool:
     return failed
 
 
+def _leave_places(settlement: Settlement, job: site_state.SiteJob, spec: JobSpec) -> None:
+    """The job gets this specification: what has arrived comes anew where its outputs go elsewhere now."""
+    if not site_state.same_places(spec, job.spec):
+        settlement.disown(job, job.parts)
+
+
 def _supersede(settlement: Settlement, job: site_state.SiteJob, held: list[tuple[int, int]]) -> None:
     for first, end in held:
         settlement.settle(job, first, end)
@@ -120,6 +127,8 @@ def _cancel(settlement: Settlement, order: api.CancelOrder) -> None:
     if order.keep and job is not None:
         settlement.stop(job)
     else:
+        if job is not None:
+            settlement.disown(job, job.parts)
         _drop(settlement, order.job)
 
 
@@ -154,13 +163,14 @@ def _discard(settlement: Settlement, order: api.DiscardOrder) -> None:
     first, end = order.first, order.first + order.count
     job.done.remove(first, end)
     kept: list[site_state.KeptPart] = []
+    gone: list[site_state.KeptPart] = []
     for part in job.parts:
-        if part.first >= end or part.first + part.count <= first:
-            kept.append(part)
-        else:
-            job.done.remove(part.first, part.first + part.count)
-            job.arrived.remove(part.first, part.first + part.count)
+        (kept if part.first >= end or part.first + part.count <= first else gone).append(part)
+    for part in gone:
+        job.done.remove(part.first, part.first + part.count)
+        job.arrived.remove(part.first, part.first + part.count)
     job.parts = kept
+    settlement.disown(job, gone)
 
 
 def _deliver(settlement: Settlement, order: api.DeliverOrder) -> None:
@@ -174,7 +184,9 @@ def _deliver(settlement: Settlement, order: api.DeliverOrder) -> None:
     job = settlement.state.jobs.get(order.job)
     if job is not None:
         if order.output_dir is not None:
-            settlement.specify(job, changed(job.spec, JobChanges(output_dir=order.output_dir)))
+            spec = changed(job.spec, JobChanges(output_dir=order.output_dir))
+            _leave_places(settlement, job, spec)
+            settlement.specify(job, spec)
         job.terms = site_state.DeliveryTerms(fresh=order.fresh, merge=order.merge, delivery=order.delivery)
 
 

@@ -50,6 +50,7 @@ class WorkPool:
             site_state.StepAdded: self._step_added,
             site_state.OutputsDelivered: self._delivered,
             site_state.OutputsArrived: self._arrived,
+            site_state.StaleRemoved: self._stale_removed,
             site_state.Damaged: self._damaged,
             site_state.LetGo: self._let_go,
             site_state.LogFetched: self._fetched,
@@ -209,6 +210,8 @@ class WorkPool:
             )
         )  # fmt: skip
         if entry.evidence is None and not entry.held:
+            # before the server has the report: that is in the same line of the log as this, so it is sent until it is
+            # acknowledged, and the files that it tells of were durable before
             self.settlement.drop_parts(entry.job, entry.done)
 
     def _arrived(self, entry: site_state.OutputsArrived) -> None:
@@ -219,6 +222,16 @@ class WorkPool:
             job.arrived.add_all(IntervalSet(job.done.within(*span)))
         if entry.outputs:
             self.settlement.report(ArrivedReport(n=0, job=entry.job, outputs=entry.outputs))
+
+    def _stale_removed(self, entry: site_state.StaleRemoved) -> None:
+        stale = self.state.stale.get(entry.job)
+        if stale is None:
+            return
+        stale[0].events.remove_all(IntervalSet.parse(entry.events))
+        if not stale[0].events:
+            del stale[0]
+        if not stale:
+            del self.state.stale[entry.job]
 
     def _damaged(self, entry: site_state.Damaged) -> None:
         """Events whose outputs are lost are run again here, on our own account: the server has counted them."""

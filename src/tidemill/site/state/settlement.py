@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from tidemill.model.arrival import arrives
 from tidemill.model.devices import asks_gpus
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
@@ -314,6 +315,23 @@ class Settlement:
                 if done and not delivered.covers(part.first, part.first + part.count)
             ]
 
+    def disown(self, job: site_state.SiteJob, parts: Iterable[site_state.KeptPart]) -> None:
+        """Files of these parts that have arrived, or are about to, are to be removed: their results do not count, or
+        will be elsewhere. To be called while the specification says where they are."""
+        events = IntervalSet((part.first, part.first + part.count) for part in parts)
+        if not events or not _may_arrive(job):
+            return
+        stale = self.state.stale.setdefault(job.id, [])
+        if not (stale and stale[-1].is_at(job)):
+            stale.append(
+                site_state.StaleFiles(
+                    job=job.id, campaign=job.campaign, owner=job.owner, spec=job.spec, events=IntervalSet()
+                )
+            )
+        stale[-1].events.add_all(events)
+        for first, end in events:
+            job.arrived.remove(first, end)
+
     def lose_parts(self, job: site_state.SiteJob, lost: IntervalSet) -> IntervalSet:
         """Outputs of these events are gone, and with them whole parts; the events that are not done any more."""
         gone, kept = lost.copy(), list[site_state.KeptPart]()
@@ -355,6 +373,13 @@ class Settlement:
         if lease.open <= 0:
             job.leases.remove(lease)
             self.state.leases_open -= 1
+
+
+def _may_arrive(job: site_state.SiteJob) -> bool:
+    """Whether files of the job may come before it ends. What outputs an application has is not known here."""
+    if job.id >= site_state.STEP_BASE or job.spec.events == 1:
+        return False
+    return job.spec.outputs is None or any(arrives(job.spec, each) for each in job.spec.outputs)
 
 
 def _newer(job: site_state.SiteJob, one: site_state.SiteLease, other: site_state.SiteLease) -> bool:

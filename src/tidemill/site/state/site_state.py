@@ -113,6 +113,26 @@ class SiteJob(msgspec.Struct, kw_only=True):
     forms: dict[int, JobForm] = {}  #: forms for events that needed more than the specification says
 
 
+class StaleFiles(msgspec.Struct, kw_only=True):
+    """Files of a job that have arrived, or may have, and that do not count any more: those of the parts of `events`.
+    `spec`: says where they are; the job may go elsewhere now, or be gone."""
+
+    job: int
+    campaign: str
+    owner: str
+    spec: JobSpec
+    events: IntervalSet
+
+    def is_at(self, job: SiteJob) -> bool:
+        """Whether files of the job as it is now would be in the same places."""
+        return (self.campaign, self.owner) == (job.campaign, job.owner) and same_places(self.spec, job.spec)
+
+
+def same_places(one: JobSpec, other: JobSpec) -> bool:
+    """Whether outputs of two specifications of a job go to the same places."""
+    return (one.output_dir, one.outputs) == (other.output_dir, other.outputs)
+
+
 class SiteFleet(msgspec.Struct, kw_only=True):
     """A fleet directory. `open`: grants that are not settled. `cancels`: jobs that its lead must still stop."""
 
@@ -238,6 +258,7 @@ class SiteState(msgspec.Struct, kw_only=True):
     allocations: dict[str, Allocation] = {}
     deliveries: dict[int, str] = {}  #: job -> events to deliver (interval text)
     stopping: list[int] = []  #: jobs that are being stopped
+    stale: dict[int, list[StaleFiles]] = {}  #: files to remove, by job, the oldest first
     steps: int = 0  #: steps of our own among the jobs
     step_evidence: dict[int, Evidence] = {}  #: why steps of our own failed
     fetches: list[FetchLogOrder] = []
@@ -431,6 +452,13 @@ class OutputsArrived(msgspec.Struct, tag_field="e", tag="arrived", kw_only=True)
     outputs: list[OutputRow]
 
 
+class StaleRemoved(msgspec.Struct, tag_field="e", tag="stale_removed", kw_only=True):
+    """The job's oldest stale files of these events are removed, or cannot be, for good."""
+
+    job: int
+    events: str
+
+
 class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
     """Kept outputs of these events cannot be read: they are run again before the job is delivered."""
 
@@ -480,6 +508,7 @@ Entry = (
     | StepAdded
     | OutputsDelivered
     | OutputsArrived
+    | StaleRemoved
     | Damaged
     | LetGo
     | LogFetched

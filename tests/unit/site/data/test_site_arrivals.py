@@ -33,7 +33,15 @@ from tidemill.site.data.placed.manifests import ARRIVED, JobManifest
 from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools
-from tidemill.wire.api import ArrivedReport, DoneReport, OutputRow, PayloadUsage
+from tidemill.wire.api import (
+    ArrivedReport,
+    CancelOrder,
+    DiscardOrder,
+    DoneReport,
+    Order,
+    OutputRow,
+    PayloadUsage,
+)
 from tidemill.wire.node import Done, OutputRef
 
 GOES_ON = threading.Event()  #: nothing is canceled
@@ -221,6 +229,57 @@ def test_a_result_that_was_made_again_replaces_the_one_that_arrived(place: Place
     assert (folder(place) / "hits-0.txt").read_bytes() == data
 
 
+def test_a_crash_before_a_new_result_has_its_name_leaves_no_stale_file(place: Place) -> None:
+    early(place, place.parts((0, 1), (1, 1)))
+    former = (folder(place) / "hits-0.txt").read_bytes()
+    place.word = b"again"
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts)
+    (folder(place) / "hits-0.txt").write_bytes(former)  # as it was: the manifest is written before
+    place.deliverer.deliver(delivery(place, parts))
+    expected = {"hits-0.txt": "again 0\n", "hits-1.txt": "again 1\n"}
+    assert {path.name: path.read_text() for path in folder(place).glob("*.txt")} == expected
+    assert [each.file for each in manifest(place).files] == list(expected)
+
+
+def test_files_of_results_that_do_not_count_are_taken_back_and_what_was_changed_stays(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1), (2, 1))
+    early(place, parts)
+    (folder(place) / "hits-1.txt").write_text("mine")
+    assert place.deliverer.take_back(delivery(place, parts[:2], number=ARRIVED), GOES_ON) == 1
+    assert [each.file for each in manifest(place).files] == ["hits-2.txt"]
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), GOES_ON) == 1
+    assert {path.name: path.read_text() for path in folder(place).iterdir()} == {"hits-1.txt": "mine"}
+    (folder(place) / "hits-1.txt").unlink()
+    early(place, parts)
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), GOES_ON) == 3
+    assert not folder(place).exists()
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), GOES_ON) == 0
+
+
+def test_a_stale_file_that_a_crash_left_is_taken_back(place: Place) -> None:
+    early(place, place.parts((0, 1)))
+    former = (folder(place) / "hits-0.txt").read_bytes()
+    place.word = b"again"
+    parts = place.parts((0, 1))
+    early(place, parts)
+    (folder(place) / "hits-0.txt").write_bytes(former)
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), GOES_ON) == 1
+    assert not folder(place).exists()
+
+
+def test_what_was_delivered_and_what_another_site_lists_is_not_taken_back(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    place.deliverer.deliver(delivery(place, parts[:1]))
+    early(place, parts)
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), GOES_ON) == 1
+    assert [each.file for each in manifest(place).files] == ["hits-0.txt"]
+    early(place, parts)
+    _forge(place, site="another")
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), GOES_ON) == 0
+    assert sorted(path.name for path in folder(place).glob("*.txt")) == ["hits-0.txt", "hits-1.txt"]
+
+
 def test_files_of_a_retried_job_arrive_beside_those_that_were_delivered(place: Place, whole: Place) -> None:
     for it, arrived in ((place, True), (whole, False)):
         parts = it.parts((0, 1), (1, 1), (2, 1))
@@ -382,6 +441,11 @@ class Working:
         for part in parts:
             job.done.add(part.first, part.first + part.count)
         self.arrivals.on_records([_done(part) for part in parts])
+
+    def order(self, order: Order) -> None:
+        """What the server orders."""
+        order.n = self.log.pool.state.have + 1
+        self.log.apply(site_state.Replied(acked=0, orders=[order], at_us=0))
 
     def until(self, is_so: Callable[[], object]) -> None:
         deadline = time.monotonic() + 60
@@ -549,6 +613,115 @@ def test_what_is_lost_or_replaced_arrives_again(place: Place) -> None:
         job = it.add(*place.parts((0, 1), (1, 1)))
         it.until(lambda: it.reports)
         it.log.apply(site_state.Damaged(job=7, first=0, count=1, reason="gone"))
+        assert str(job.arrived) == "1"
+    finally:
+        it.close()
+
+
+# ---- results that lose -----------------------------------------------------------------------------------------------
+
+
+def names(place: Place) -> list[str]:
+    return sorted(path.name for path in folder(place).glob("*.txt"))
+
+
+def test_a_result_that_loses_leaves_no_file_and_the_next_one_of_its_event_arrives(place: Place) -> None:
+    it = Working(place)
+    try:
+        parts = place.parts((0, 1), (1, 1))
+        job = it.add(*parts)
+        it.until(lambda: it.reports)
+        it.order(DiscardOrder(n=0, job=7, first=0, count=1))
+        it.until(lambda: not it.log.pool.state.stale)
+        assert (names(place), str(job.arrived)) == (["hits-1.txt"], "1")
+        it.finish(job, parts[0])
+        it.until(lambda: str(job.arrived) == "0-1")
+        assert names(place) == ["hits-0.txt", "hits-1.txt"]
+    finally:
+        it.close()
+
+
+def test_a_result_that_loses_while_its_file_arrives_leaves_none(place: Place) -> None:
+    it, goes_on = Working(place), threading.Event()
+    try:
+        for _ in range(DELIVERY_THREADS):
+            it.pools.deliveries.submit(goes_on.wait)
+        it.add(*place.parts((0, 1)))
+        it.until(lambda: it.arrivals.under_way)
+        it.order(DiscardOrder(n=0, job=7, first=0, count=1))
+        assert not it.arrivals.step(), "it waits for the batch: both would write the same files"
+        goes_on.set()
+        it.until(lambda: not it.log.pool.state.stale)
+        assert not folder(place).exists()
+    finally:
+        goes_on.set()
+        it.close()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_job_of_which_nothing_is_kept_leaves_no_file_also_where_the_agent_dies(
+    place: Place, dies: bool
+) -> None:
+    it = Working(place)
+    try:
+        it.add(*place.parts((0, 1), (1, 1)))
+        it.until(lambda: it.reports)
+        it.order(CancelOrder(n=0, job=7, reason="its owner discards what is kept"))
+        if dies:
+            it.log.commit()
+            it.log.condense()
+            it.restart()
+        it.until(lambda: not it.log.pool.state.stale)
+        assert not folder(place).exists()
+        assert not it.log.pool.state.jobs
+    finally:
+        it.close()
+
+
+def test_a_job_that_is_stopped_keeps_what_has_arrived(place: Place) -> None:
+    it = Working(place)
+    try:
+        it.add(*place.parts((0, 1)))
+        it.until(lambda: it.reports)
+        it.order(CancelOrder(n=0, job=7, reason="", keep=True))
+        assert not it.log.pool.state.stale
+        assert names(place) == ["hits-0.txt"]
+    finally:
+        it.close()
+
+
+def test_a_delivery_waits_until_stale_files_are_removed(place: Place) -> None:
+    it, goes_on = Working(place), threading.Event()
+    try:
+        it.add(*place.parts((0, 1), (1, 1)))
+        it.until(lambda: it.reports)
+        for _ in range(DELIVERY_THREADS):
+            it.pools.deliveries.submit(goes_on.wait)
+        it.order(DiscardOrder(n=0, job=7, first=0, count=1))
+        it.arrivals.step()
+        it.log.pool.state.deliveries[7] = "1"
+        it.deliveries.step()
+        assert not it.deliveries.under_way
+        goes_on.set()
+        it.until(lambda: not it.log.pool.state.deliveries)
+        assert names(place) == ["hits-1.txt"]
+        assert [each.file for each in manifest(place).files] == ["hits-1.txt"]
+    finally:
+        goes_on.set()
+        it.close()
+
+
+def test_stale_files_that_cannot_be_removed_hold_up_nothing(place: Place, tmp_path: Path) -> None:
+    it = Working(place)
+    try:
+        job = it.add(*place.parts((0, 1), (1, 1)))
+        it.until(lambda: it.reports)
+        outside = tmp_path / "outside"
+        folder(place).rename(outside)
+        folder(place).symlink_to(outside)  # not among the directories where the job may write
+        it.order(DiscardOrder(n=0, job=7, first=0, count=1))
+        it.until(lambda: not it.log.pool.state.stale)
+        assert (outside / "hits-0.txt").exists()
         assert str(job.arrived) == "1"
     finally:
         it.close()

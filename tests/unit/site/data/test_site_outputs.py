@@ -26,10 +26,9 @@ from tidemill.site.data.outputs import (
     Deliverer,
     FileMask,
     OutputDelivery,
-    later_places,
-    numbered,
 )
 from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.placed.later_names import later_places, numbered
 from tidemill.site.data.placed.manifests import ClaimedFile, JobManifest
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
@@ -167,6 +166,37 @@ def test_repeated_delivery_gives_the_same(place: Place) -> None:
     )  # the job was retried with another result
     place.deliverer.deliver(other)
     assert (place.base / "c" / "7-hits.txt").read_text() == lines(0, 1, 4, 5)
+
+
+@pytest.mark.parametrize("kind", [OutputKind.CONCAT, OutputKind.EACH])
+def test_a_crash_before_a_file_has_its_name_leaves_one_that_the_job_knows(
+    place: Place, kind: OutputKind
+) -> None:
+    """The next delivery ended for good: `exists already and is not this job's`."""
+    (row,) = place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3", kind=kind))
+    path = Path(row.url.removeprefix("file://"))
+    former = path.read_bytes()
+    for events in (6, 8, 10):
+        parts = place.parts((0, events))
+        (row,) = place.deliverer.deliver(place.delivery(parts, done=f"0-{events - 1}", kind=kind))
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == row.sha256
+        path.write_bytes(former)  # as it was: the manifest is written before
+    path.write_text("mine")
+    with pytest.raises(JobError, match="exists already and is not this job's"):
+        place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3", kind=kind))
+
+
+def test_an_output_that_a_repeated_delivery_does_not_make_is_still_known_to_its_job(place: Place) -> None:
+    names = ["hits", "more"]
+    outputs = [Output(name=name, path="hits.txt", kind=OutputKind.CONCAT) for name in names]
+    for word, made in ((b"event", names), (b"event", ["hits"]), (b"again", names)):
+        place.word = word
+        (part,) = place.parts((0, 4))
+        refs = [msgspec.structs.replace(part.outputs[0], name=name) for name in made]
+        delivery = place.delivery([msgspec.structs.replace(part, outputs=refs)], done="0-3")
+        rows = place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=outputs))
+        assert [row.name for row in rows] == made
+    assert (place.base / "c" / "7-more.txt").read_text().startswith("again 0")
 
 
 def test_foreign_file_is_never_overwritten(place: Place) -> None:

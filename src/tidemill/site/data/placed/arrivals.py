@@ -1,9 +1,11 @@
 """Outputs as they fall: files of finished events in their place while their job goes on, some of them at a time.
 
 Only outputs of which each part becomes a file of its own come early; archives, joined and merged files, and what goes
-to remote places, are made when the job ends. A part comes once the server has acknowledged its result: until then
-another one may win. One batch is under way at a time, in a thread of the deliveries; the pause until a job's next one
-grows with its list of files, and with the time that the last one took, so that a slow file system has its rest.
+to remote places, are made when the job ends. A part comes once the server has acknowledged its result: most results
+that lose are told by then. Not all, since the order may come with a later answer (what is too much for one is left):
+those files are removed again, as those of results that lose later are (see `stale`). One batch is under way at a time,
+in a thread of the deliveries; the pause until a job's next one grows with its list of files, and with the time that the
+last one took, so that a slow file system has its rest.
 
 Nothing here is needed for a job to be whole: its delivery puts in place what has not arrived, and keeps what has.
 """
@@ -15,6 +17,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 
@@ -29,6 +32,7 @@ from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery
 from tidemill.site.data.placed.manifests import ARRIVED
+from tidemill.site.data.placed.stale import StaleRemovals
 from tidemill.site.state import site_state
 from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.api import DoneReport, OutputRow, Report
@@ -119,6 +123,7 @@ class Arrivals:
         self._executor = site.pools.deliveries
         self._preparer = preparer
         self._deliverer = deliverer
+        self._stale = StaleRemovals(site, preparer, deliverer)
         self._waiting: dict[int, Coming] = {}
         self._due: list[tuple[float, int]] = []
         self._batch: _Batch | None = None
@@ -141,6 +146,7 @@ class Arrivals:
         if self._batch is not None and self._batch.job not in self._log.pool.state.jobs:
             self._batch.canceled.set()
         changed = self._finish()
+        changed |= self._stale.step([*written, *([] if self._batch is None else [self._batch.job])])
         now_s = clock.monotonic_s()
         unacked: Mapping[int, IntervalSet] | None = None
         for _ in range(LOOKS_PER_STEP):
@@ -150,7 +156,7 @@ class Arrivals:
             waiting = self._waiting.get(job)
             if waiting is None or waiting.next_s != at_s:
                 continue
-            if job in written:
+            if job in written or self._stale.holds(job):  # both would write the same files
                 self._again(job, waiting, self._every_s)
                 continue
             if unacked is None:
@@ -159,9 +165,9 @@ class Arrivals:
         return changed
 
     def holds(self, job: int) -> bool:
-        """Whether a batch of this job is under way; breaks it off, since its delivery waits."""
+        """Whether files of this job are written or removed here; breaks a batch off, since the job's delivery waits."""
         if self._batch is None or self._batch.job != job:
-            return False
+            return self._stale.holds(job)
         self._batch.canceled.set()
         return True
 
@@ -169,11 +175,12 @@ class Arrivals:
         """Break off what is under way: it comes later."""
         if self._batch is not None:
             self._batch.canceled.set()
+        self._stale.close()
 
     @property
-    def under_way(self) -> list[Future[list[OutputRow]]]:
-        """What a thread does now; `step` takes it."""
-        return [] if self._batch is None else [self._batch.future]
+    def under_way(self) -> list[Future[Any]]:
+        """What threads do now; `step` takes each that is done."""
+        return [*([] if self._batch is None else [self._batch.future]), *self._stale.under_way]
 
     def failing(self) -> Iterator[tuple[int, Coming]]:
         """Jobs that go on, and whose last batch failed."""

@@ -1,7 +1,8 @@
 """`manifest-JOB.json` beside a job's files: what belongs to the job. What it does not list is never overwritten.
 
-It is written before the files appear. While the job goes on it lists, with delivery `ARRIVED`, the files that have come
-so far and those that come now; the job's delivery writes it anew.
+It is written before the files appear, and lists in `replaced` what stands under their names until they do: a crash in
+between leaves no file that the job does not know. While the job goes on it lists, with delivery `ARRIVED`, the files
+that have come so far and those that come now; the job's delivery writes it anew.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX
 
 Events = tuple[int, int]  #: first event of a part, and their number
+Content = tuple[int, str]  #: size and SHA-256 of a file
 ARRIVED = 0  #: `delivery` of a file that came while its job went on
 
 
@@ -44,9 +47,24 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     members: list[OutputMember]
     delivery: int = 1
 
+    @property
+    def content(self) -> Content:
+        """What the file holds."""
+        return (self.size_bytes, self.sha256)
+
+
+class ReplacedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job has put under a name before, and may still stand there: it is the job's to replace."""
+
+    output: str
+    file: str
+    size_bytes: int
+    sha256: str
+
 
 class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`manifest-JOB.json`. `done`, `failed`: events, as of the last delivery; empty = the job goes on, and had none."""
+    """`manifest-JOB.json`. `done`, `failed`: events, as of the last delivery; empty = the job goes on, and had none.
+    `site`: who wrote it; several sites may deliver to one directory."""
 
     job: int
     campaign: str
@@ -58,6 +76,8 @@ class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
     failed: str
     files: list[File]
     owner: str = ""
+    site: str = ""
+    replaced: list[ReplacedFile] = []
 
     def is_of(self, campaign: str, events: int) -> bool:
         """Whether it is of this campaign's job, and not of one that had the same number at another server."""
@@ -83,8 +103,14 @@ class Listing:
     def __init__(self, manifest: JobManifest | None, campaign: str, events: int) -> None:
         listed = [] if manifest is None else [each for each in manifest.files if _is_plain(each.file)]
         self._ours = manifest if manifest is not None and manifest.is_of(campaign, events) else None
-        self._known = {(each.output, each.file): each for each in listed}
+        self._contents: defaultdict[tuple[str, str], set[Content]] = defaultdict(set)
+        for each in listed:
+            self._contents[each.output, each.file].add(each.content)
+        former = [] if manifest is None else manifest.replaced
+        for one in former:
+            self._contents[one.output, one.file].add((one.size_bytes, one.sha256))
         self.files = listed if self._ours is not None else []  #: of the job, in this directory
+        self._replaced = {(one.output, one.file): one for one in former if self._ours is not None}
 
     @property
     def done(self) -> str:
@@ -96,10 +122,32 @@ class Listing:
         """The events that the manifest lists as failed."""
         return "" if self._ours is None else self._ours.failed
 
-    def claim(self, file: File) -> ClaimedFile:
-        """What may stand where a file goes."""
-        earlier = self._known.get((file.output, file.file), file)
-        return ClaimedFile({(each.size_bytes, each.sha256) for each in (file, earlier)})
+    def claim(self, file: File, target: Path) -> ClaimedFile:
+        """What may stand where a file goes. Raises JobError if anything else does."""
+        result = ClaimedFile({file.content, *self.contents(file)})
+        found = result.check(target)
+        if found is None or found == file.content:
+            self._replaced.pop((file.output, file.file), None)
+        else:
+            self._replace(file, found)
+        return result
+
+    def contents(self, file: File) -> set[Content]:
+        """What the job may have put under the name of this file of it."""
+        return self._contents.get((file.output, file.file), set())
+
+    def replaced(self, listed: list[File]) -> list[ReplacedFile]:
+        """What may stand under names of the job besides these files: what they replace, and what is not listed now."""
+        names = {each.file for each in listed}
+        for each in self.files:
+            if each.file not in names and each.delivery != ARRIVED:
+                self._replace(each, each.content)
+        return list(self._replaced.values())
+
+    def _replace(self, file: File, content: Content) -> None:
+        self._replaced[file.output, file.file] = ReplacedFile(
+            output=file.output, file=file.file, size_bytes=content[0], sha256=content[1]
+        )
 
     def arrived(self, output: str, events: int) -> list[File]:
         """The files of an output that came while the job went on, without parts that a job of this number of events
@@ -108,6 +156,14 @@ class Listing:
             each
             for (first, count), each in self.parts(output).items()
             if each.delivery == ARRIVED and 0 <= first < first + count <= events and each.size_bytes >= 0
+        ]
+
+    def arrived_of(self, output: str, events: IntervalSet) -> list[File]:
+        """The files of an output that came while the job went on, of parts that have any of these events."""
+        return [
+            each
+            for (first, count), each in self.parts(output).items()
+            if each.delivery == ARRIVED and events.touches(first, first + count)
         ]
 
     def parts(self, output: str) -> dict[Events, File]:
@@ -140,42 +196,45 @@ class ClaimedFile:
     """The sizes and checksums that an existing file may have: those of the new content, and of Tidemill's earlier
     delivery. Reads the file only if its size is one of these, and again only after it has changed."""
 
-    def __init__(self, known: set[tuple[int, str]]) -> None:
+    def __init__(self, known: set[Content]) -> None:
         self._known = known
         self._read: tuple[int, ...] = ()  #: what stat(2) said when the file was read
+        self._found: Content | None = None  #: ... and what it held
 
-    def check(self, path: Path) -> None:
-        """Raise JobError if the file is not this job's."""
+    def check(self, path: Path) -> Content | None:
+        """Which of the known contents is there; None = no file. Raises JobError if the file is not this job's."""
         try:
-            if self.holds(path):
-                return
+            found = self.find(path)
         except FileNotFoundError:
-            return
+            return None
+        if found is not None:
+            return found
         raise JobError(
             f"`{path}` exists already and is not this job's",
             hint="move it away, or give the job another output directory or name, then `tidemill job retry`",
         )
 
-    def holds(self, path: Path) -> bool:
-        """Whether the file is one of those known. Raises OSError."""
+    def find(self, path: Path) -> Content | None:
+        """Which of the known contents the file holds; None = another one. Raises OSError."""
         fd = open_at_once(str(path), os.O_RDONLY)  # others may have put anything there
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                return False
+                return None
             state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             if state == self._read:
-                return True
+                return self._found
             if any(found.st_size == size for size, _ in self._known):
                 digest = hashlib.sha256()
                 while piece := os.read(fd, PIECE_BYTES):
                     digest.update(piece)
-                if (found.st_size, digest.hexdigest()) in self._known:
-                    self._read = state
-                    return True
+                content = (found.st_size, digest.hexdigest())
+                if content in self._known:
+                    self._read, self._found = state, content
+                    return content
         finally:
             os.close(fd)
-        return False
+        return None
 
 
 def _is_plain(name: str) -> bool:
@@ -183,20 +242,20 @@ def _is_plain(name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
-def stands(path: Path, size_bytes: int, sha256: str) -> bool:
-    """Whether a regular file of this content is at a path, and no link to one."""
+def stands(path: Path, *known: Content) -> bool:
+    """Whether a regular file with one of these contents is at a path, and no link to one."""
     try:
         found = path.lstat()
-        is_like = stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
-        return is_like and ClaimedFile({(size_bytes, sha256)}).holds(path)
+        is_like = stat.S_ISREG(found.st_mode) and any(found.st_size == size for size, _ in known)
+        return is_like and ClaimedFile(set(known)).find(path) is not None
     except OSError:
         return False
 
 
-def is_changed(path: Path, *known: tuple[int, str]) -> bool:
-    """Whether something else stands at a path than files of these sizes and checksums."""
+def is_changed(path: Path, *known: Content) -> bool:
+    """Whether something else stands at a path than files with these contents."""
     try:
-        return not ClaimedFile(set(known)).holds(path)
+        return ClaimedFile(set(known)).find(path) is None
     except OSError as error:
         return not isinstance(error, FileNotFoundError)
 
@@ -210,8 +269,12 @@ def publish(temporary: Path, target: Path, claim: ClaimedFile) -> None:
         temporary.rename(target)
 
 
-def withdraw(folder: Path, files: Iterable[File]) -> None:
-    """Remove files that arrived from results that do not count, unless they were changed since. Raises OSError."""
+def withdraw(folder: Path, listing: Listing, files: Iterable[File]) -> int:
+    """Remove files that arrived from results that do not count, unless they were changed since; how many. Raises
+    OSError."""
+    removed = 0
     for each in files:
-        if stands(folder / each.file, each.size_bytes, each.sha256):
+        if stands(folder / each.file, *listing.contents(each)):
             (folder / each.file).unlink(missing_ok=True)
+            removed += 1
+    return removed

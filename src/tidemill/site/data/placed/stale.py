@@ -1,0 +1,133 @@
+"""Files that arrived of results that do not count: another one has won, the server had the events run elsewhere while
+this site was silent, their owner discards them, or the job's outputs go to another place now.
+
+What is to be removed is in the site's log, so that no restart forgets it. Only what is listed as arrived, and is as we
+left it, is removed. One job at a time, in a thread of the deliveries; nothing of that job arrives or is delivered
+meanwhile: its next result may have the same name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from tidemill import clock
+from tidemill.errors import TidemillError, is_transient
+from tidemill.log import Log
+from tidemill.model.arrival import arrives
+from tidemill.site.applications.checksums import PendingError
+from tidemill.site.applications.programs import Preparer
+from tidemill.site.data.outputs import CanceledError, Deliverer, OutputDelivery
+from tidemill.site.data.placed.manifests import ARRIVED
+from tidemill.site.state import site_state
+from tidemill.site.state.served_site import ServedSite
+
+TRIES_MAX = 3
+PAUSE_S = 2.0
+"""Before another try; twice as long before each further one. The job's delivery waits for that long."""
+
+_log = Log("arrivals")
+
+
+class _Removal(NamedTuple):
+    """A removal under way."""
+
+    job: int
+    events: str
+    future: Future[int]
+    canceled: threading.Event
+
+
+class _Later(NamedTuple):
+    """A removal that has failed, and is tried again."""
+
+    tries: int
+    next_s: float
+
+
+class StaleRemovals:
+    """Removes the stale files that the site's log has."""
+
+    def __init__(self, site: ServedSite, preparer: Preparer, deliverer: Deliverer) -> None:
+        self._log = site.log
+        self._executor = site.pools.deliveries
+        self._preparer = preparer
+        self._deliverer = deliverer
+        self._under_way: _Removal | None = None
+        self._later: dict[int, _Later] = {}
+
+    def step(self, busy: Collection[int]) -> bool:
+        """Take what is done, and start what is due; whether anything changed. `busy`: jobs whose files are written."""
+        changed = self._finish()
+        now_s = clock.monotonic_s()
+        if self._under_way is None:
+            for job, stale in self._log.pool.state.stale.items():
+                if job not in busy and (job not in self._later or now_s >= self._later[job].next_s):
+                    return self._begin(stale[0]) or changed
+        return changed
+
+    def holds(self, job: int) -> bool:
+        """Whether files of the job are still to be removed."""
+        return job in self._log.pool.state.stale
+
+    def close(self) -> None:
+        """Break off what is under way: the agent that follows does it."""
+        if self._under_way is not None:
+            self._under_way.canceled.set()
+
+    @property
+    def under_way(self) -> list[Future[int]]:
+        """What a thread does now; `step` takes it."""
+        return [] if self._under_way is None else [self._under_way.future]
+
+    def _begin(self, stale: site_state.StaleFiles) -> bool:
+        """Hand a removal to a thread; whether anything changed."""
+        events = str(stale.events)
+        try:
+            outputs = [each for each in self._preparer.outputs(stale.spec) if arrives(stale.spec, each)]
+        except PendingError:
+            return False  # asked again with the next step
+        except TidemillError as error:
+            self._give_up(stale.job, events, error)
+            return True
+        if not outputs:
+            self._log.apply(site_state.StaleRemoved(job=stale.job, events=events))
+            return True
+        delivery = OutputDelivery(
+            job=stale.job, campaign=stale.campaign, seed_base=0, spec=stale.spec, app_digest="", outputs=outputs,
+            parts=[], merged={}, done=events, owner=stale.owner, number=ARRIVED,
+        )  # fmt: skip
+        canceled = threading.Event()
+        future = self._executor.submit(self._deliverer.take_back, delivery, canceled)
+        self._under_way = _Removal(stale.job, events, future, canceled)
+        return False
+
+    def _finish(self) -> bool:
+        """Take the removal that is done; whether there was one."""
+        if self._under_way is None or not self._under_way.future.done():
+            return False
+        it, self._under_way = self._under_way, None
+        try:
+            removed = it.future.result()
+        except CanceledError:
+            return False  # the agent ends
+        except TidemillError as error:
+            tries = 1 + (self._later[it.job].tries if it.job in self._later else 0)
+            if is_transient(error) and tries < TRIES_MAX:
+                self._later[it.job] = _Later(tries, clock.monotonic_s() + PAUSE_S * 2**tries)
+                _log.warning("outputs.delayed", job=it.job, reason=error.message)
+            else:
+                self._give_up(it.job, it.events, error)
+            return True
+        self._later.pop(it.job, None)
+        self._log.apply(site_state.StaleRemoved(job=it.job, events=it.events))
+        if removed:
+            _log.info("outputs.withdrawn", job=it.job, files=removed)
+        return True
+
+    def _give_up(self, job: int, events: str, error: TidemillError) -> None:
+        self._later.pop(job, None)
+        self._log.apply(site_state.StaleRemoved(job=job, events=events))
+        _log.error("outputs.left", job=job, reason=error.message, hint=error.hint)
