@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple, Self
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.files import names_in, open_new, short_name, sync, sync_directory, why_not_opened
+from tidemill.files import names_in, open_new, sync, why_not_opened
 from tidemill.node.framed import FramedTail
 from tidemill.wire.node import FORM_BASE, IndexEntry, OutputRef, job_of
 
@@ -165,11 +165,12 @@ class SparseFile:
 
 
 class TarWriter:
-    """Writes one plain tar archive (POSIX pax, as GNU tar and every other tar read it), seen only when whole.
+    """Writes one plain tar archive (POSIX pax, as GNU tar and every other tar read it): under a name that nobody reads,
+    which the caller changes when it is whole.
 
     The same members give the same bytes: owner and time of members are fixed.
 
-    >>> with TarWriter(Path("hits.tar")) as archive:  # doctest: +SKIP
+    >>> with TarWriter(Path(".hits.tar.7.part")) as archive:  # doctest: +SKIP
     ...     archive.add_member("hits-0-99.root", directory, ref)
     """
 
@@ -177,10 +178,9 @@ class TarWriter:
         """`check` is called with each piece of a member, and may raise; `mode`: of the archive, less the umask."""
         self.path = path
         self._check = check
-        self._temporary = path.with_name(f".{short_name(path.name)}.{os.getpid()}.tmp")
         try:
-            self._temporary.unlink(missing_ok=True)
-            self._file = open_new(self._temporary, mode)
+            path.unlink(missing_ok=True)  # of an agent that died, or a link that another process left
+            self._file = open_new(path, mode)
         except OSError as error:
             raise SiteError(f"failed to start archive `{path}`: {error.strerror}") from error
         self._sparse = SparseFile(self._file)
@@ -201,14 +201,12 @@ class TarWriter:
         return Written(self._sparse.tell(), self._sparse.digest.hexdigest())
 
     def close(self) -> None:
-        """Finish: on return the archive stands under its name and survives a crash. Raises SiteError."""
+        """Finish: on return the archive is whole, and its content survives a crash. Raises SiteError."""
         try:
             self._tar.close()
             self._sparse.end()
             sync(self._file)
             self._file.close()
-            self._temporary.rename(self.path)
-            sync_directory(self.path.parent)
         except OSError as error:
             self.abandon()
             raise SiteError(f"failed to finish archive `{self.path}`: {error.strerror}") from error
@@ -216,7 +214,7 @@ class TarWriter:
     def abandon(self) -> None:
         """Drop what was written."""
         self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

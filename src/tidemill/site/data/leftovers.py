@@ -1,19 +1,20 @@
 """Files that killed agents and movers left half-written in the stage and among outputs: found by name and age, removed.
 
-A temporary name is used once (`files.temporary`), so nothing ever takes these over. Copies have their own (`cache`).
+A temporary name is used once (`files.temporary`), so nothing ever takes these over; that of a delivery is used again
+only if its job is delivered again. Copies have their own (`cache`).
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from tidemill import clock
 from tidemill.log import Log
-from tidemill.transfer.file import APART
 
 OUTPUT_AGE_S = 86400.0
 """Other sites may write below the same output directory: what is younger may be theirs."""
@@ -33,24 +34,22 @@ def sweep_leftovers(stage: Path, outputs: Path, *, started_us: int) -> int:
     outputs; how many files. For a helper thread: lists directories."""
     jobs = [each for each in _directories(stage) if each.name.isdecimal()]
     departures = _directories(stage / "out")
-    owners = [each for each in _directories(outputs) if each.name.startswith(APART)]
-    places = [outputs, *owners]
     old_us = clock.now_us() - int(OUTPUT_AGE_S * 1e6)
-    removed = _sweep([*jobs, *departures], _TEMPORARY, _linked_us, started_us)
-    removed += _sweep(places, _PARTIAL, _written_us, old_us)
+    removed = _sweep(_entries([*jobs, *departures]), _TEMPORARY, _linked_us, started_us)
+    removed += _sweep(_below(outputs), _PARTIAL, _written_us, old_us)
     if removed:
         _log.info("leftovers.removed", files=removed)
     return removed
 
 
 def _sweep(
-    directories: Iterable[Path],
+    entries: Iterable[os.DirEntry[str]],
     names: re.Pattern[str],
     changed_us: Callable[[os.stat_result], int],
     before_us: int,
 ) -> int:
     removed = 0
-    for number, entry in enumerate(_entries(directories)):
+    for number, entry in enumerate(entries):
         if number >= ENTRIES_MAX:
             break
         if not names.fullmatch(entry.name):
@@ -67,6 +66,18 @@ def _entries(directories: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
     for directory in directories:
         with suppress(OSError), os.scandir(directory) as entries:
             yield from entries
+
+
+def _below(directory: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in a directory and below it, the directories above first: outputs are in those of their owner, campaign
+    and job, and where their jobs have put them. Follows no link."""
+    left = deque([directory])
+    while left:
+        for entry in _entries([left.popleft()]):
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(Path(entry.path))
+            yield entry
 
 
 def _directories(directory: Path) -> list[Path]:

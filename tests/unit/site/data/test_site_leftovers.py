@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
+import pytest
+from tests.unit.site.data.test_site_outputs import Place
+
 from tidemill import clock
+from tidemill.model.job import OutputKind
 from tidemill.site.data.leftovers import OUTPUT_AGE_S, sweep_leftovers
 
 
@@ -46,14 +51,40 @@ def test_leftovers_of_the_stage_go_at_the_start_and_those_among_outputs_when_the
 
 def test_old_parts_of_deliveries_go_with_their_temporary_manifests(tmp_path: Path) -> None:
     outputs = tmp_path / "out"
-    names = (
-        ".9-hist.root.9.part",
-        ".manifest-9.json.4711.0badcafe.tmp",
+    gone = (
+        "c/.9-hist.root.9.part",
+        "c/.manifest-9.json.4711.0badcafe.tmp",
+        "c/9-hits/.hits-0.txt.9.part",
+        "@ada/c/.8-x.8.part",
+        "@ada/c/8-x/.manifest-8.json.4711.0badcafe.tmp",
         "@ada/.8-x.8.part",
-        "@ada/8-x",
-        "run.9.part",
+        ".9-named.root.9.part",
     )
-    paths = [make(outputs / name, age_s=OUTPUT_AGE_S + 60) for name in names]
-    left = sweep_leftovers(tmp_path / "stage", outputs, started_us=clock.now_us())
-    assert left == 3
-    assert [path.name for path in paths if path.exists()] == ["8-x", "run.9.part"]
+    stay = ("@ada/c/8-x/run.9.part", "@ada/8-x", "run.9.part")
+    for name in (*gone, *stay):
+        make(outputs / name, age_s=OUTPUT_AGE_S + 60)
+    elsewhere = make(tmp_path / "elsewhere" / ".9-hist.root.9.part", age_s=OUTPUT_AGE_S + 60)
+    (outputs / "c" / "link").symlink_to(elsewhere.parent)
+    assert sweep_leftovers(tmp_path / "stage", outputs, started_us=clock.now_us()) == len(gone)
+    assert not [name for name in gone if (outputs / name).exists()]
+    assert all((outputs / name).exists() for name in stay)
+    assert elsewhere.exists()
+
+
+@pytest.mark.parametrize("kind", [OutputKind.CONCAT, OutputKind.EACH])
+def test_what_an_agent_leaves_that_is_killed_in_a_delivery_is_found(tmp_path: Path, kind: OutputKind) -> None:
+    """An archive had a second temporary name that the sweep did not know, with the agent's number in it."""
+    place = Place(tmp_path)
+    seen: list[str] = []
+
+    class Watched(threading.Event):
+        """Asked with each piece: then half of the output is written."""
+
+        def is_set(self) -> bool:
+            seen.extend(str(path.relative_to(place.base)) for path in place.base.rglob(".*"))
+            return False
+
+    place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3", kind=kind), Watched())
+    (name,) = set(seen)
+    make(place.base / name, age_s=OUTPUT_AGE_S + 60)
+    assert sweep_leftovers(tmp_path / "stage", place.base, started_us=clock.now_us()) == 1
