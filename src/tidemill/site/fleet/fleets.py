@@ -92,8 +92,8 @@ STAGE_READERS_APART = 16
 minutes; each of them reads one file in one stream, and file systems of such machines serve thousands."""
 
 RETIRE_S = 60.0
-"""Journals of allocations that have ended are not read for this time: network file systems may show what was
-written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
+"""Journals of allocations that have ended are read for so long, and once more then: network file systems may show what
+was written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
 
 UNKNOWN_MEMORY_MB = 1 << 40
 """Where a submission asks for no memory: what does not fit, the pilot returns."""
@@ -288,6 +288,17 @@ class Fleets:
                 raise
         return records
 
+    def has_ended(self, opened: OpenFleet, state: site_state.SiteState) -> bool:
+        """Whether a fleet that is over has no lead any more, and no record of its pilots may still come: what they have
+        made safe would run again."""
+        if not opened.lead.end():
+            return False
+        if opened.mailbox is None:  # what pilots had sent, the lead has written on this host
+            return True
+        since_us = clock.now_us() - int(RETIRE_S * 1e6)
+        mine = (a for a in state.allocations.values() if a.fleet == opened.record.name)
+        return all(a.ended_us < since_us or _is_all_read(a) for a in mine)
+
     def first_work(
         self, state: site_state.SiteState, submissions: list[BatchSubmission], check: Callable[[], None]
     ) -> list[BatchSubmission]:
@@ -420,6 +431,14 @@ def adopt_mailbox(opened: OpenFleet, state: site_state.SiteState) -> None:
     at_s = clock.monotonic_s() + RETIRE_S
     left = {allocation_of(pilot) for pilot in opened.record.seen if pilot not in opened.record.ended}
     opened.retiring.update(dict.fromkeys(left - known, at_s))
+
+
+def _is_all_read(allocation: site_state.Allocation) -> bool:
+    """Whether nothing more may come of an allocation that has ended: its pilot has signed off, or there was none."""
+    if allocation.pilots:
+        return allocation.pilots <= allocation.pilots_ended
+    is_unstarted = not allocation.started_us and not allocation.hosts
+    return allocation.state is AllocationState.CANCELED and is_unstarted
 
 
 def _first_seat(name: str, submission: BatchSubmission, devices: dict[str, int]) -> Seat:

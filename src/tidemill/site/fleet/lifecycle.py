@@ -199,7 +199,7 @@ class Lifecycle:
 
     def _finish(self, opened: OpenFleet, on_records: OnRecords) -> bool:
         """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
-        if not opened.lead.end():
+        if not self._fleets.has_ended(opened, self._log.pool.state):
             return False
         if self._read_records(opened, on_records, hurry=True) is False:  # not where they cannot be read now
             self._log.apply(site_state.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
 from tests.wire_values import program
 
+from tidemill import clock
 from tidemill.batch.contract import BatchSubmission
 from tidemill.config import loads
 from tidemill.config.site import Harvest, SiteConfig
@@ -16,7 +17,7 @@ from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
 from tidemill.node.fleet import WorkOrder
 from tidemill.node.framed import frame
-from tidemill.site.fleet.fleets import Fleets, GrantNeeds, OpenFleet
+from tidemill.site.fleet.fleets import RETIRE_S, Fleets, GrantNeeds, OpenFleet
 from tidemill.site.fleet.handout import Seat
 from tidemill.site.state import site_state
 from tidemill.site.state.epoch import SupersededError
@@ -61,6 +62,34 @@ def test_what_was_read_comes_also_where_what_is_retired_cannot_be_read(
     write(opened, bad, 1)
     assert found(fleets, opened) == [(bad, 1)]
     assert not opened.retiring
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_over"),
+    [
+        ({"pilots": 1, "pilots_ended": 1}, True),
+        ({"pilots": 1}, False),
+        ({"pilots": 2, "pilots_ended": 1}, False),
+        ({}, False),
+        ({"state": AllocationState.CANCELED}, True),
+        ({"state": AllocationState.CANCELED, "started_us": 1}, False),
+    ],
+)
+def test_a_fleet_without_a_lead_is_not_over_before_what_its_pilots_wrote_last_can_be_seen(
+    fleets: Fleets, opened: OpenFleet, changes: dict[str, Any], is_over: bool
+) -> None:
+    """Results that were safe ran again: the fleet was finished, and their records came later."""
+    state = site_state.SiteState(site="here")
+    failed = site_state.Allocation(
+        name="a.1", fleet="f1", nodes=1, cores=4, intended_us=1, ended_us=clock.now_us(),
+        state=AllocationState.FAILED,
+    )  # fmt: skip
+    ended = state.allocations["a.1"] = msgspec.structs.replace(failed, **changes)
+    other = msgspec.structs.replace(ended, name="b.1", fleet="f2", pilots=1, pilots_ended=0)
+    state.allocations["b.1"] = other
+    assert fleets.has_ended(opened, state) is is_over
+    ended.ended_us -= int((RETIRE_S + 1) * 1e6)
+    assert fleets.has_ended(opened, state)
 
 
 def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
