@@ -74,22 +74,41 @@ impl PilotError {
         }
     }
 
-    /// Whether an output could not be read, or not be taken: its payload's fault.
-    pub fn is_of_output(&self) -> bool {
+    /// Whether it was met at an output in its slot, and not where outputs are kept.
+    pub fn is_at_output(&self) -> bool {
         match self {
             PilotError::Output { .. } => true,
-            PilotError::File { operation, .. } => matches!(*operation, "read output" | "stat output"),
+            PilotError::File { operation, .. } => {
+                matches!(*operation, "open output" | "read output" | "stat output")
+            }
             _ => false,
         }
     }
 
+    /// Whether an output could not be read, or not be taken: its payload's fault. What the node lacks is not.
+    pub fn is_of_output(&self) -> bool {
+        self.is_at_output() && !matches!(self.os_error(), Some(number) if is_of_node(number))
+    }
+
     /// Whether the file system is full or the quota is used up.
     pub fn is_full(&self) -> bool {
-        let number = match self {
+        matches!(self.os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+    }
+
+    fn os_error(&self) -> Option<i32> {
+        match self {
             PilotError::File { source, .. } | PilotError::System { source, .. } => source.raw_os_error(),
             PilotError::Wire(error) => error.os_error(),
             _ => None,
-        };
-        matches!(number, Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+        }
     }
+}
+
+/// Whether an error number says that the node has no descriptors or memory left, or that its disk fails: whatever a
+/// payload has left there, none of these is its doing.
+pub fn is_of_node(number: i32) -> bool {
+    matches!(
+        number,
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO | libc::ESTALE
+    )
 }

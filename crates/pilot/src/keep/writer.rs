@@ -15,7 +15,7 @@ use tidemill_wire::worker::Served;
 use tidemill_wire::{log, OutputRef};
 
 use super::bundle::{Bundle, FileSource, Member, MemberSource};
-use crate::error::PilotError;
+use crate::error::{is_of_node, PilotError};
 
 /// How often a copy asks whether it should stop.
 const ASK_BYTES: u64 = 16 << 20;
@@ -74,7 +74,7 @@ pub enum Request {
 /// Why something was not kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cause {
-    /// The output itself could not be read, or not be taken: its payload's fault.
+    /// The output itself could not be read, or not be taken: its payload's fault. Else the site's, and tried again.
     pub of_output: bool,
     pub text: String,
 }
@@ -223,7 +223,7 @@ impl<C: Calls + Clone> Writer<C> {
 
     fn cause(&mut self, error: &PilotError) -> Cause {
         let of_output = error.is_of_output();
-        self.suspect |= !of_output && !error.is_full();
+        self.suspect |= !error.is_at_output() && !error.is_full();
         Cause {
             of_output,
             text: log::cause(error),
@@ -272,7 +272,7 @@ impl<C: Calls + Clone> Writer<C> {
         let mut sources = Vec::with_capacity(group.outputs.len());
         let mut bytes = 0;
         for output in &group.outputs {
-            let source = open(output, scratch, &mut inline)?;
+            let source = open(&self.calls, output, scratch, &mut inline)?;
             bytes = self.sum(bytes, output, &*source)?;
             sources.push(source);
         }
@@ -377,6 +377,7 @@ impl<C: Calls + Clone> Writer<C> {
 
 /// What an output is copied from.
 fn open(
+    calls: &impl Calls,
     output: &Output,
     scratch: Option<&OwnedFd>,
     inline: &mut &[u8],
@@ -392,9 +393,13 @@ fn open(
     }
     let gone = PilotError::system("take over the directory of a slot");
     let scratch = scratch.ok_or_else(|| gone(std::io::ErrorKind::NotFound.into()))?;
-    let file =
-        file::open_beneath(scratch.as_fd(), &output.path).map_err(|error| wrong(log::cause(&error)))?;
-    Ok(Box::new(FileSource::new(file)))
+    match file::open_beneath_by(calls, scratch.as_fd(), &output.path) {
+        Ok(file) => Ok(Box::new(FileSource::new(file))),
+        Err(error) if is_of_node(error.os_error()) => {
+            Err(PilotError::file("open output", &output.name)(error.source))
+        }
+        Err(error) => Err(wrong(log::cause(&error))),
+    }
 }
 
 #[cfg(test)]

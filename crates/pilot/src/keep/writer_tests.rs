@@ -158,3 +158,36 @@ fn an_output_that_is_too_large_is_its_payloads_fault_and_stops_no_other() {
         }
     ));
 }
+
+#[test]
+fn an_output_that_the_node_cannot_open_now_is_no_fault_of_its_payload_and_is_kept_later() {
+    for (errno, of_output) in [
+        (libc::EMFILE, false),
+        (libc::ENFILE, false),
+        (libc::ENOMEM, false),
+        (libc::EIO, false),
+        (libc::ENOENT, true),
+        (libc::ELOOP, true),
+    ] {
+        let (directory, slot) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(slot.path().join("hits"), b"hits").unwrap();
+        let scratch = OwnedFd::from(std::fs::File::open(slot.path()).unwrap());
+        let calls = Failing::nth(1, Some(Call::OpenResolved), errno);
+        let mut writer = Writer::new(&calls, None, origin(directory.path()), 1 << 30);
+        let (mut served, _other) = alone();
+        let (mut wanted, _) = group(1);
+        wanted.outputs[0].path = String::from("hits");
+        wanted.outputs[0].inline = None;
+        let answer = writer.copy(&mut served, &wanted, (Some(&scratch), &[]));
+        assert!(
+            matches!(&answer, Answer::Failed { number: 1, cause } if cause.of_output == of_output),
+            "{errno}: {answer:?}"
+        );
+        assert!(!writer.suspect, "what is kept is not in doubt");
+        let again = writer.copy(&mut served, &wanted, (Some(&scratch), &[]));
+        assert!(
+            matches!(again, Answer::Copied { bytes: 4, .. }),
+            "{errno}: {again:?}"
+        );
+    }
+}
