@@ -284,8 +284,9 @@ class Mover:
         if before is not None and self._digest(adapter, place, stat, watch) == before:
             return None
         raise TransferError(
-            f"`{place.shown}` exists already and is not this job's",
-            hint="move it away, or give the job another output URL, then `tidemill job retry`",
+            f"`{place.shown}` exists already, and is not known to be this job's",
+            hint="delete it there if the job sent it before a `tidemill job discard`, which forgets that; else move it "
+            "away, or give the job another output URL; then `tidemill job retry`",
             transient=False,
         )
 

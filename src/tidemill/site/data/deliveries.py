@@ -173,6 +173,11 @@ class Deliveries:
         return [each.future for each in self._tries.values() if each.future is not None]
 
     @property
+    def waits_for_moves(self) -> bool:
+        """Whether a delivery waits for files on their way, or has to take what came of them."""
+        return any(each.awaits and not each.canceled.is_set() for each in self._tries.values())
+
+    @property
     def written(self) -> set[int]:
         """Jobs whose files a thread writes now, also where that was called off."""
         return {

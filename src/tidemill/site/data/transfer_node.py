@@ -77,10 +77,15 @@ class TransferNodeMoves:
             if order.id in self._wanted:
                 return
             self._wanted[order.id] = order
+            self._seen.discard(order.id)
+        # of the same order that was canceled, and whose mover did not know: it would take this one for done
+        (self._done / f"{order.id}.json").unlink(missing_ok=True)
         write_durable(self._orders / f"{order.id}.json", msgspec.json.encode(order))
 
     def pop_outcome(self, order_id: str) -> MoveOutcome | None:
-        """The outcome, once; None while there is none."""
+        """The outcome, once; None while there is none. What came of an order that is not wanted any more is none."""
+        if order_id not in self._wanted:
+            return None
         path = self._done / f"{order_id}.json"
         content = read_bounded(path, FILE_BYTES_MAX)
         if content is None:
@@ -122,8 +127,8 @@ class TransferNodeMoves:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any move is on its way."""
-        return bool(self._wanted)
+        """Whether any move is on its way. One whose outcome nobody takes is not: its delivery was called off."""
+        return bool(self._wanted) and not self.is_done(self._wanted)
 
     def close(self) -> None:
         """Start nothing more. Orders stay: a mover may work on them; the next agent deletes them."""
@@ -141,13 +146,13 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
     epoch = claim(
         directory, take_over=take_over, heartbeat_s=constants.HEARTBEAT_S, dead_s=constants.DEAD_AGENT_S
     )
-    asked = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked.set())
+    asked: list[int] = []  # plain: a handler that sets an event may find the loop with its lock
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, _: asked.append(number))
     here = LocalMoves(config, directory / PROGRESS)
     _log.info("mover.started", site=config.name, epoch=epoch.number, host=epoch.owner.host)
     try:
-        while not asked.is_set():
+        while not asked:
             epoch.beat()
             try:
                 busy = _step(directory, site_dir.absolute() / "stage", here, epoch)

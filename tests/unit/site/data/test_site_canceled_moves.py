@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.site.data.test_site_arrivals import Working
+from tests.unit.site.data.test_site_outputs import Place
+from tests.unit.site.data.test_site_stage_room import FarFiles
 from tests.unit.site.fleet.test_site_troubles import Agent
 from tests.unit.transfer.http_origin import Origin, answer, origin
 
 from tidemill.config.transfer import Endpoint
-from tidemill.model.job import Input, JobSpec
+from tidemill.model.job import Input, JobSpec, Output, OutputKind
 from tidemill.site.data.moves import MoveOrder
+from tidemill.site.data.outputs import Deliverer
+from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state import site_state
 from tidemill.transfer.contract import Direction
+from tidemill.transfer.file import Roots
 from tidemill.wire.api import CancelOrder
 
 pytestmark = pytest.mark.timing(transfer={"TRIES_MAX": 5, "TRANSFERS_MAX": 1, "PAUSE_S": 3600})
@@ -158,3 +165,30 @@ def test_a_delivery_on_its_way_stays(site: CancelingSite, tmp_path: Path) -> Non
     site.cancel(*jobs)
     site.until(lambda: site.queries == {"out-1"})
     assert not site.moves._running["out-1"].canceled.is_set()
+
+
+def test_an_agent_is_busy_until_what_came_of_a_delivery_is_taken(tmp_path: Path) -> None:
+    """`tidemill site run --once` could end between a move's end and the delivery's."""
+    far, place = FarFiles(1), Place(tmp_path)
+    place.deliverer = Deliverer(
+        tmp_path / "fleets",
+        OwnedPlaces(Roots([tmp_path / "data"]), place.base),
+        bytes_max=1 << 30,
+        departures=Departures(tmp_path / "stage" / "out", far),
+    )
+    it = Working(place)
+    try:
+        job = it.add()
+        outputs = [Output(name="hits", path="hits.txt", kind=OutputKind.CONCAT)]
+        there = "https://far.example/out"
+        job.spec = JobSpec(command=["x"], events=10, outputs=outputs, output_dir=there)
+        job.parts.extend(place.parts((0, 4)))
+        job.done.add(0, 4)
+        it.log.pool.state.deliveries[7] = "0-3"
+        it.until(lambda: it.deliveries.waits_for_moves)
+        far.come()
+        assert it.deliveries.waits_for_moves, "nobody has taken it"
+        it.until(lambda: not it.log.pool.state.deliveries)
+        assert not it.deliveries.waits_for_moves
+    finally:
+        it.close()

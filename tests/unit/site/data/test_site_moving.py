@@ -364,3 +364,31 @@ def test_a_move_that_no_job_wants_any_more_leaves_no_order_for_the_mover(tmp_pat
     assert not agent.is_busy
     agent.submit(order)
     assert list((tmp_path / "orders").iterdir())
+
+
+def test_a_move_whose_outcome_nobody_takes_any_more_keeps_nobody_busy(tmp_path: Path) -> None:
+    """A job was stopped while its output was on its way: `tidemill site run --once` ran to its limit."""
+    endpoint = Endpoint(url="https://h.example.org/")
+    agent = TransferNodeMoves(tmp_path, config(endpoint))
+    order = order_of(endpoint, "a", tmp_path / "a")
+    agent.submit(order)
+    assert agent.is_busy
+    (tmp_path / "done" / f"{order.id}.json").write_bytes(msgspec.json.encode(MoveOutcome(id=order.id)))
+    until(lambda: not agent.is_busy)
+    assert agent.pop_outcome(order.id) is not None, "who comes later takes it"
+
+
+def test_what_came_of_a_canceled_move_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    """Its mover wrote it down before it knew."""
+    endpoint = Endpoint(url="https://h.example.org/")
+    agent = TransferNodeMoves(tmp_path, config(endpoint))
+    order = order_of(endpoint, "a", tmp_path / "a")
+    agent.submit(order)
+    agent.cancel(order.id)
+    late = tmp_path / "done" / f"{order.id}.json"
+    late.write_bytes(msgspec.json.encode(MoveOutcome(id=order.id, error="it was broken off")))
+    assert agent.pop_outcome(order.id) is None
+    agent.submit(order)
+    assert agent.pop_outcome(order.id) is None
+    assert not agent.is_done([order.id])
+    assert not late.exists(), "the mover makes no move that has an outcome"
