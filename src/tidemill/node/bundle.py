@@ -165,8 +165,8 @@ class SparseFile:
 
 
 class TarWriter:
-    """Writes one plain tar archive (POSIX pax, as GNU tar and every other tar read it): under a name that nobody reads,
-    which the caller changes when it is whole.
+    """Writes one plain tar archive (POSIX pax, as GNU tar and every other tar read it) under a temporary name, which
+    the caller changes when the archive is whole.
 
     The same members give the same bytes: owner and time of members are fixed.
 

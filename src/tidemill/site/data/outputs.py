@@ -147,9 +147,7 @@ class Deliverer:
         bytes_max: int,
         departures: Departures | None = None,
         umask: FileMask | None = None,
-        site: str = "",
     ) -> None:
-        self._site = site
         self._departures = departures
         self._umask = umask or FileMask(site=current_umask(), bounds=False)
         self._fleets = fleets
@@ -209,7 +207,7 @@ class Deliverer:
         for output in delivery.outputs:
             folder = Path(os.path.realpath(self._folder(delivery, output)))
             manifest = read_manifest(manifest_path(folder, delivery.job))
-            if manifest is None or manifest.site != self._site:
+            if manifest is None or manifest.site != self._places.site:
                 continue
             listing = Listing(manifest, delivery.campaign, delivery.spec.events)
             gone = listing.arrived_of(output.name, events)
@@ -565,7 +563,8 @@ class Deliverer:
             files = [each.file for each in fresh]
             if delivery.number != ARRIVED:
                 withdraw(folder, listing, listing.withdrawn(files))
-            self._write_manifest(path, replace(_manifest(delivery, listing, files), site=self._site), umask)
+            manifest = replace(_manifest(delivery, listing, files), site=self._places.site)
+            self._write_manifest(path, manifest, umask)
         return known
 
     def _write_manifest(self, path: Path, manifest: JobManifest, umask: int) -> None:

@@ -65,12 +65,13 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 class OwnedPlaces:
-    """Where jobs of each owner read and write. `person`: names of an owner whose outputs get no directory of their own;
-    `base`: the delivery directory; None = there is none."""
+    """Where jobs of each owner read and write at `site`. `person`: names of an owner whose outputs get no directory of
+    their own; `base`: the delivery directory; None = there is none."""
 
     def __init__(
-        self, roots: Roots, base: Path | None = None, *, person: frozenset[str] = frozenset()
+        self, roots: Roots, base: Path | None = None, *, person: frozenset[str] = frozenset(), site: str = ""
     ) -> None:
+        self.site = site
         self._roots = roots
         self._base = None if base is None else Path(os.path.realpath(base))
         self._person = person

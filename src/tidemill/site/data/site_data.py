@@ -36,7 +36,7 @@ class SiteData:
         config, directory = site.config, site.directory
         base = config.output_dir or directory / "out"  # where outputs go that name no place
         roots = Roots(config.data_roots, private=private_paths(directory, config), closed=base)
-        places = OwnedPlaces(roots, base, person=person_of(config))
+        places = OwnedPlaces(roots, base, person=person_of(config), site=config.name)
         if config.serves_others:  # it is covered in slots, so it has to be there before them
             with suppress(OSError):
                 make_directories(base, 0o022)
@@ -49,7 +49,7 @@ class SiteData:
         site.pools.stage_in.submit(self._departures.count)
         deliverer = Deliverer(
             site.fleets_dir, places, bytes_max=constants.DELIVERY_BYTES_MAX, departures=self._departures,
-            umask=FileMask(site=current_umask(), bounds=config.serves_others), site=config.name,
+            umask=FileMask(site=current_umask(), bounds=config.serves_others),
         )  # fmt: skip
         self.arrivals = Arrivals(site, preparer, deliverer)
         self.deliveries = Deliveries(site, preparer, deliverer, self.arrivals)

@@ -83,7 +83,7 @@ class TransferNodeMoves:
         write_durable(self._orders / f"{order.id}.json", msgspec.json.encode(order))
 
     def pop_outcome(self, order_id: str) -> MoveOutcome | None:
-        """The outcome, once; None while there is none. What came of an order that is not wanted any more is none."""
+        """The outcome, once; None while there is none, and for an order that is not wanted any more."""
         if order_id not in self._wanted:
             return None
         path = self._done / f"{order_id}.json"
@@ -127,7 +127,7 @@ class TransferNodeMoves:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any move is on its way. One whose outcome nobody takes is not: its delivery was called off."""
+        """Whether any move is on its way. One that has an outcome is not: its delivery may have been called off."""
         return bool(self._wanted) and not self.is_done(self._wanted)
 
     def close(self) -> None:

@@ -92,8 +92,8 @@ STAGE_READERS_APART = 16
 minutes; each of them reads one file in one stream, and file systems of such machines serve thousands."""
 
 RETIRE_S = 60.0
-"""Journals of allocations that have ended are read for so long, and once more then: network file systems may show what
-was written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
+"""Journals of allocations that have ended are read for this time, and once more then: network file systems may show
+what was written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
 
 UNKNOWN_MEMORY_MB = 1 << 40
 """Where a submission asks for no memory: what does not fit, the pilot returns."""

@@ -49,12 +49,12 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> Content:
-        """What the file holds."""
+        """Size and SHA-256 of the file."""
         return (self.size_bytes, self.sha256)
 
 
 class ReplacedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job has put under a name before, and may still stand there: it is the job's to replace."""
+    """A content that the job has put under a name before, and that may still be there: the job may replace it."""
 
     output: str
     file: str
