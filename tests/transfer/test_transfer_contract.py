@@ -48,7 +48,7 @@ def get(mover: Mover, url: str, target: Path, **expect: str) -> Moved:
 
 
 def put(mover: Mover, source: Path, url: str, before: str | None = None) -> Moved:
-    return mover.put(source, url, mover.watch(), before=before)
+    return mover.put(source, url, mover.watch(), before=[] if before is None else [before])
 
 
 def left_over(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
@@ -141,10 +141,10 @@ class Mover:
         url: str,
         watch: Watch,
         *,
-        before: str | None = None,
+        before: Collection[str] = (),
         known: Mapping[str, str] | None = None,
     ) -> Moved:
-        """Put a file of the site there. What has the name already must be this file, or one with the SHA-256 `before`.
+        """Put a file of the site there. What has the name already must be this file, or one with a SHA-256 in `before`.
         `known`: checksums that were made with the file. Raises TransferError.
         """
         place = permit(url, self._endpoints, Direction.OUT)
@@ -236,7 +236,9 @@ class Mover:
 
     # ---- out ----
 
-    def _put(self, source: Path, place: RemoteFile, watch: Watch, mine: _Sums, before: str | None) -> Moved:
+    def _put(
+        self, source: Path, place: RemoteFile, watch: Watch, mine: _Sums, before: Collection[str]
+    ) -> Moved:
         adapter = self._adapter(place.scheme)
         size = source.stat().st_size
         told = self._there(adapter, place, size, watch, (mine, before))
@@ -265,7 +267,7 @@ class Mover:
         place: RemoteFile,
         size: int,
         watch: Watch,
-        known: tuple[_Sums, str | None],
+        known: tuple[_Sums, Collection[str]],
     ) -> str | None:
         """How the file there was recognized as this output; None if there is none, or an earlier version of it."""
         mine, before = known
@@ -281,7 +283,7 @@ class Mover:
             told = self._compare(adapter, place, size, mine, watch)
             if told is not None:
                 return told
-        if before is not None and self._digest(adapter, place, stat, watch) == before:
+        if before and self._digest(adapter, place, stat, watch) in before:
             return None
         raise TransferError(
             f"`{place.shown}` exists already, and is not known to be this job's",

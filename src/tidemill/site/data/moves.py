@@ -55,8 +55,8 @@ _log = Log("moving")
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A move to make. `path`: of the site's file, in the site directory's stage. `expect`: algorithm -> checksum.
-    `version`: of the copy that the site has; nothing is moved if the source has the same. `before`: the SHA-256 of a
-    file at the destination that may be replaced. `known`: checksums of the site's file that are known already. `look`:
+    `version`: of the copy that the site has; nothing is moved if the source has the same. `before`: SHA-256 of
+    files that may be replaced at the destination. `known`: checksums of the site's file that are known already. `look`:
     only size and version are wanted. `bytes_max`: room reserved in the stage for this file (0 = no bound); a larger
     file is not fetched. `owner`: of the job that wants it first."""
 
@@ -66,7 +66,7 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     expect: dict[str, str] = {}
     version: str | None = None
-    before: str | None = None
+    before: list[str] = []
     known: dict[str, str] = {}
     look: bool = False
     bytes_max: int = 0

@@ -1,9 +1,9 @@
 """Outputs that go to remote places: built once below SITE/stage/out, kept there until they are moved.
 
     SITE/stage/out/JOB/NAME         the output as it is to be there
-    SITE/stage/out/JOB/.NAME.json   `Ready`: what it is made of; its SHA-256, and that of an earlier delivery
+    SITE/stage/out/JOB/.NAME.json   `Ready`: what it is made of; its SHA-256, and those of what may be there
 
-An output that was made again (its job was retried) may replace the one that we put there before, and nothing else.
+An output that was made again (its job was retried) may replace one that we put there before, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tidemill.transfer.contract import Direction
 from tidemill.transfer.mover import Moved
 
 READY_BYTES_MAX = 65536
+BEFORE_MAX = 100  #: earlier ones of an output that are remembered
 
 
 class Destination(NamedTuple):
@@ -35,16 +36,22 @@ class Destination(NamedTuple):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """An output that may go. `before`: the digest of the one that went there before; empty = none did. `adler32`: what
-    most servers report of it."""
+    """An output that may go. `before`: digests of those that may be there: the one that went there before, and others
+    whose moves may have ended, though an agent that died or a delivery that was called off never took the outcome.
+    `adler32`: what most servers report of it."""
 
     made_of: str  #: the caller's name for the events and parts in it
     size_bytes: int
     sha256: str
     adler32: str = ""
-    before: str = ""
+    before: list[str] = []
     sent: bool = False
     url: str = ""  #: where it was sent; empty = it was not
+
+    @property
+    def may_be_there(self) -> list[str]:
+        """Digests of what may be at its place, before another one goes there."""
+        return [self.sha256] if self.sent else [self.sha256, *self.before][:BEFORE_MAX]
 
     def is_sent_to(self, url: str) -> bool:
         """Whether the file was sent to `url`: a retry may have named another place since."""
@@ -115,7 +122,7 @@ class Departures:
         is_same = ready is not None and ready.made_of == made_of
         if ready is not None and is_same and (ready.is_sent_to(url) or _size(path) == ready.size_bytes):
             return path
-        before = "" if ready is None else ready.sha256 if ready.sent else ready.before
+        before = [] if ready is None else ready.may_be_there
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             make_directories(path.parent, 0o077)
@@ -154,14 +161,13 @@ class Departures:
             self._note(path, msgspec.structs.replace(ready, sent=True, url=url))
             return outcome.moved
         known = {"sha256": ready.sha256} | ({"adler32": ready.adler32} if ready.adler32 else {})
-        before = ready.before or None
         self._moving.submit(
             MoveOrder(
                 id=wanted,
                 direction=Direction.OUT,
                 url=url,
                 path=str(path),
-                before=before,
+                before=ready.before,
                 known=known,
                 owner=to.owner,
             )

@@ -18,7 +18,7 @@ from tidemill.client.outputs import members
 from tidemill.errors import JobError
 from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind, Pack, Shell
 from tidemill.node.bundle import SparseFile, TarWriter
-from tidemill.site.data.moves import MovesPendingError
+from tidemill.site.data.moves import MoveOrder, MovesPendingError
 from tidemill.site.data.outputs import (
     BrokenMerge,
     CanceledError,
@@ -124,25 +124,44 @@ def test_concat_joins_parts_in_event_order_with_a_manifest(place: Place) -> None
 def test_events_that_ran_again_give_the_file_that_they_left_last(place: Place) -> None:
     """After `job discard` and `job retry` the first result was sent, which had not reached its server before."""
     far = FarFiles(1)
-    departures = Departures(place.tmp_path / "stage" / "out", far)
-    deliverer = Deliverer(
+    deliverer = far_deliverer(place, far)
+    assert Path(ordered(place, deliverer, far).path).read_text() == lines(0, 1, 2, 3)
+    place.word = b"again"
+    order = ordered(place, deliverer, far)
+    assert Path(order.path).read_text() == lines(0, 1, 2, 3).replace("event", "again")
+
+
+def test_an_output_replaces_any_earlier_one_that_may_have_come_to_its_remote_place(place: Place) -> None:
+    """The move of one had ended, and nobody took its outcome: the next one met a file that was not this job's."""
+    far = FarFiles(1)
+    deliverer = far_deliverer(place, far)
+    first = ordered(place, deliverer, far)
+    assert first.before == []
+    place.word = b"again"
+    second = ordered(place, deliverer, far)
+    assert second.before == [first.known["sha256"]]
+    place.word = b"once more"
+    third = ordered(place, far_deliverer(place, far), far)
+    assert third.before == [second.known["sha256"], first.known["sha256"]], "an agent that follows knows both"
+
+
+def far_deliverer(place: Place, far: FarFiles) -> Deliverer:
+    return Deliverer(
         place.tmp_path / "fleets",
         OwnedPlaces(Roots([place.tmp_path / "data"]), place.base),
         bytes_max=1 << 30,
-        departures=departures,
+        departures=Departures(place.tmp_path / "stage" / "out", far),
     )
 
-    def sent() -> str:
-        delivery = place.delivery(place.parts((0, 4)), done="0-3", output_dir="https://far.example/out")
-        with pytest.raises(MovesPendingError):
-            deliverer.deliver(delivery)
-        [order] = far.gets.values()
-        return Path(order.path).read_text()
 
-    assert sent() == lines(0, 1, 2, 3)
-    far.cancel(*far.gets)
-    place.word = b"again"
-    assert sent() == lines(0, 1, 2, 3).replace("event", "again")
+def ordered(place: Place, deliverer: Deliverer, far: FarFiles) -> MoveOrder:
+    """The move that a delivery to a remote place orders; nothing comes of it."""
+    delivery = place.delivery(place.parts((0, 4)), done="0-3", output_dir="https://far.example/out")
+    with pytest.raises(MovesPendingError):
+        deliverer.deliver(delivery)
+    (order,) = far.gets.values()
+    far.cancel(order.id)
+    return order
 
 
 def test_each_becomes_a_tar_of_members_named_by_events(place: Place) -> None:

@@ -64,8 +64,11 @@ class StaleRemovals:
         now_s = clock.monotonic_s()
         if self._under_way is None:
             for job, stale in self._log.pool.state.stale.items():
-                if job not in busy and (job not in self._later or now_s >= self._later[job].next_s):
-                    return self._begin(stale[0]) or changed
+                if job in busy or (job in self._later and now_s < self._later[job].next_s):
+                    continue
+                begun = self._begin(stale[0])
+                if begun is not None:
+                    return begun or changed
         return changed
 
     def holds(self, job: int) -> bool:
@@ -82,13 +85,13 @@ class StaleRemovals:
         """What a thread does now; `step` takes it."""
         return [] if self._under_way is None else [self._under_way.future]
 
-    def _begin(self, stale: site_state.StaleFiles) -> bool:
-        """Hand a removal to a thread; whether anything changed."""
+    def _begin(self, stale: site_state.StaleFiles) -> bool | None:
+        """Hand a removal to a thread; whether anything changed, None where it cannot begin yet."""
         events = str(stale.events)
         try:
             outputs = [each for each in self._preparer.outputs(stale.spec) if arrives(stale.spec, each)]
         except PendingError:
-            return False  # asked again with the next step
+            return None  # asked again with the next step
         except TidemillError as error:
             self._give_up(stale.job, events, error)
             return True
