@@ -18,6 +18,9 @@ from tidemill.wire.node import FORMS_MAX, Withdrawn, form_number
 
 K = TypeVar("K", bound=Hashable)
 STOPPED = "the job was stopped"
+STALE_PLACES_MAX = 16
+"""Places of one job from which files are to be removed. A server that sends it about faster leaves some."""
+
 _encode = msgspec.json.encode
 
 
@@ -321,16 +324,17 @@ class Settlement:
         events = IntervalSet((part.first, part.first + part.count) for part in parts)
         if not events or not _may_arrive(job):
             return
+        job.arrived.remove_all(events)
         stale = self.state.stale.setdefault(job.id, [])
-        if not (stale and stale[-1].is_at(job)):
+        here = next((each for each in stale if each.is_at(job)), None)
+        if here is not None:
+            here.events.add_all(events)
+        elif len(stale) < STALE_PLACES_MAX:
             stale.append(
                 site_state.StaleFiles(
-                    job=job.id, campaign=job.campaign, owner=job.owner, spec=job.spec, events=IntervalSet()
+                    job=job.id, campaign=job.campaign, owner=job.owner, spec=job.spec, events=events
                 )
             )
-        stale[-1].events.add_all(events)
-        for first, end in events:
-            job.arrived.remove(first, end)
 
     def lose_parts(self, job: site_state.SiteJob, lost: IntervalSet) -> IntervalSet:
         """Outputs of these events are gone, and with them whole parts; the events that are not done any more."""

@@ -8,6 +8,7 @@ from tests.unit.site.state.test_site_stop import Pool, stop
 
 from tidemill.model.job import JobSpec, Output, OutputKind, Pack
 from tidemill.site.state import site_state
+from tidemill.site.state.settlement import STALE_PLACES_MAX
 from tidemill.wire.api import CancelOrder, DeliverOrder, DiscardOrder, ForgetOrder, LeaseOrder
 
 SPREAD = Output(name="hits", path="hits-{event}.txt", pack=Pack.FILES)
@@ -70,6 +71,15 @@ def test_what_arrived_is_stale_where_it_was_once_outputs_go_elsewhere(it: Pool) 
     assert len(it.job.parts) == 2, "they come there"
     lease(it, SPREAD, output_dir="/data/newer", number=3)
     assert len(stale(it)) == 2, "nothing has moved"
+
+
+def test_a_server_that_sends_outputs_about_makes_no_state_grow_without_bound(it: Pool) -> None:
+    for number in range(3 * STALE_PLACES_MAX):
+        it.order(DeliverOrder(n=0, job=7, done="0-3", output_dir=f"/data/{number}"))
+    assert len(stale(it)) == STALE_PLACES_MAX
+    it.order(DeliverOrder(n=0, job=7, done="0-3", output_dir="/data/0"))
+    it.order(DeliverOrder(n=0, job=7, done="0-3", output_dir="/data/1"))
+    assert len(stale(it)) == STALE_PLACES_MAX
 
 
 def test_nothing_is_stale_where_nothing_arrives() -> None:
