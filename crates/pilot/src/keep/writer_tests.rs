@@ -191,3 +191,10 @@ fn an_output_that_the_node_cannot_open_now_is_no_fault_of_its_payload_and_is_kep
         );
     }
 }
+
+#[test]
+fn a_disk_that_fails_under_an_output_is_no_fault_of_its_payload() {
+    let failed = |errno| PilotError::file("read output", "hits")(std::io::Error::from_raw_os_error(errno));
+    assert!(failed(libc::EIO).is_at_output() && !failed(libc::EIO).is_of_output());
+    assert!(failed(libc::EACCES).is_of_output());
+}
