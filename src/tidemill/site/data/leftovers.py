@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from tidemill import clock
@@ -29,14 +31,24 @@ _PARTIAL = re.compile(r"\..+\.\d+\.(part|[0-9a-f]{8}\.tmp)")
 _log = Log("stage")
 
 
-def sweep_leftovers(stage: Path, outputs: Path, *, started_us: int) -> int:
+def is_partial_name(name: str) -> bool:
+    """Whether a file of that name is taken for one that a delivery left half-written: no output may be called so."""
+    return _PARTIAL.fullmatch(name) is not None
+
+
+def sweep_leftovers(
+    stage: Path, outputs: Path, *, started_us: int, canceled: threading.Event | None = None
+) -> int:
     """Remove what processes that began before `started_us` left below the stage, and what is old below the directory of
-    outputs; how many files. For a helper thread: lists directories."""
+    outputs, until `canceled`; how many files. For a helper thread: lists directories."""
     jobs = [each for each in _directories(stage) if each.name.isdecimal()]
     departures = _directories(stage / "out")
     old_us = clock.now_us() - int(OUTPUT_AGE_S * 1e6)
-    removed = _sweep(_entries([*jobs, *departures]), _TEMPORARY, _linked_us, started_us)
-    removed += _sweep(_below(outputs), _PARTIAL, _written_us, old_us)
+    canceled = canceled or threading.Event()
+    halved = takewhile(lambda _: not canceled.is_set(), _entries([*jobs, *departures]))
+    removed = _sweep(halved, _TEMPORARY, _linked_us, started_us)
+    delivered = takewhile(lambda _: not canceled.is_set(), _below(outputs))
+    removed += _sweep(delivered, _PARTIAL, _written_us, old_us)
     if removed:
         _log.info("leftovers.removed", files=removed)
     return removed

@@ -50,6 +50,7 @@ from tidemill.model.job import InputKind, JobSpec, Output, OutputKind
 from tidemill.model.seed import seed
 from tidemill.node.bundle import SparseFile, TarWriter, Written, read_chunks
 from tidemill.site.applications.part_names import Parts, part_names
+from tidemill.site.data.leftovers import is_partial_name
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_path
 from tidemill.site.data.placed.later_names import LITERAL_ROOTS, later_places
@@ -199,7 +200,7 @@ class Deliverer:
 
     def take_back(self, delivery: OutputDelivery, canceled: threading.Event) -> int:
         """Remove files that arrived of the events `done`, whose results do not count, unless they were changed since;
-        how many. What another site lists in the same directory stays.
+        how many. What came there from another site stays, also where both had the same.
 
         Raises JobError or SiteError where a place cannot be written, CanceledError.
         """
@@ -207,10 +208,10 @@ class Deliverer:
         for output in delivery.outputs:
             folder = Path(os.path.realpath(self._folder(delivery, output)))
             manifest = read_manifest(manifest_path(folder, delivery.job))
-            if manifest is None or manifest.site != self._places.site:
+            if manifest is None:
                 continue
             listing = Listing(manifest, delivery.campaign, delivery.spec.events)
-            gone = listing.arrived_of(output.name, events)
+            gone = listing.arrived_of(output.name, events, self._places.site)
             try:
                 for file in gone:
                     if canceled.is_set():
@@ -391,12 +392,14 @@ class Deliverer:
                 target = self._confine(folder / before.file, delivery.owner)
                 content = (ref.length, ref.sha256)
                 if before.sha256 == ref.sha256 and stands(target, content):
-                    made.append(_Built(None, target, replace(before, delivery=delivery.number)))
+                    site = before.site if before.site == self._site(delivery) else ""
+                    made.append(_Built(None, target, replace(before, delivery=delivery.number, site=site)))
                     continue
                 if is_changed(target, content, *listing.contents(before)):
                     target = self._confine(marked, delivery.owner)  # what arrived is its owner's to change
             else:
-                target = self._confine(marked if is_manifest_name(name) else folder / name, delivery.owner)
+                is_taken = is_manifest_name(name) or is_partial_name(name)
+                target = self._confine(marked if is_taken else folder / name, delivery.owner)
                 if target in taken or target.name in reserved:
                     # `out.txt` and `out-{event}.txt` of a job have names in common
                     target = self._confine(marked, delivery.owner)
@@ -437,8 +440,13 @@ class Deliverer:
             sha256=written.sha256,
             members=members,
             delivery=delivery.number,
+            site=self._site(delivery),
         )
         return _Built(temporary, target, file)
+
+    def _site(self, delivery: OutputDelivery) -> str:
+        """Whose result a file of this delivery is, in its manifest."""
+        return self._places.site if delivery.number == ARRIVED else ""
 
     def _folder(self, delivery: OutputDelivery, output: Output) -> Path:
         """Where the files of an output's parts go: the directory that its URL names, else one of its own."""
@@ -532,6 +540,10 @@ class Deliverer:
             fault: SiteError | None = _no_name(path)
         elif is_manifest_name(path.name):  # a manifest says which files a job may replace
             fault = SiteError(f"`{path}` has the name of a manifest", hint="give the output another name")
+        elif is_partial_name(path.name):  # such files are removed when they are old
+            fault = SiteError(
+                f"`{path}` has the name of a half-written file", hint="give the output another name"
+            )
         else:
             fault = self._places.roots(owner).fault(real, path)
         if fault is not None:
@@ -563,8 +575,7 @@ class Deliverer:
             files = [each.file for each in fresh]
             if delivery.number != ARRIVED:
                 withdraw(folder, listing, listing.withdrawn(files))
-            manifest = replace(_manifest(delivery, listing, files), site=self._places.site)
-            self._write_manifest(path, manifest, umask)
+            self._write_manifest(path, _manifest(delivery, listing, files), umask)
         return known
 
     def _write_manifest(self, path: Path, manifest: JobManifest, umask: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -44,7 +45,10 @@ class SiteData:
         self._moves = open_moves(directory, config)
         self.stage = Stage(directory / "stage", config, places, self._moves, site.pools.copies)
         site.pools.stage_in.submit(self.stage.count_parts)
-        site.pools.copies.submit(sweep_leftovers, directory / "stage", base, started_us=clock.now_us())
+        self._is_closed = threading.Event()
+        site.pools.copies.submit(
+            sweep_leftovers, directory / "stage", base, started_us=clock.now_us(), canceled=self._is_closed
+        )
         self._departures = Departures(directory / "stage" / "out", self._moves, self.stage.outgoing)
         site.pools.stage_in.submit(self._departures.count)
         deliverer = Deliverer(
@@ -101,6 +105,7 @@ class SiteData:
 
     def close(self) -> None:
         """Start no move any more, end those that run, and deliveries; keep what was learned."""
+        self._is_closed.set()
         self.stage.routes.links.write(at_once=True)
         self.arrivals.close()
         self.deliveries.close()

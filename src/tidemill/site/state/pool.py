@@ -218,8 +218,12 @@ class WorkPool:
         job = self.state.jobs.get(entry.job)
         if job is None:
             return
+        # under way when they were ordered away: they are removed, and come anew where they count
+        stale = IntervalSet.union(each.events for each in self.state.stale.get(entry.job, []))
         for span in IntervalSet.parse(entry.events):
-            job.arrived.add_all(IntervalSet(job.done.within(*span)))
+            arrived = IntervalSet(job.done.within(*span))
+            arrived.remove_all(stale)
+            job.arrived.add_all(arrived)
         if entry.outputs:
             self.settlement.report(ArrivedReport(n=0, job=entry.job, outputs=entry.outputs))
 

@@ -6,11 +6,13 @@ import os
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.site.data.test_site_outputs import Place
 
 from tidemill import clock
-from tidemill.model.job import OutputKind
+from tidemill.errors import JobError
+from tidemill.model.job import Output, OutputKind, Pack
 from tidemill.site.data.leftovers import OUTPUT_AGE_S, sweep_leftovers
 
 
@@ -88,3 +90,32 @@ def test_what_an_agent_leaves_that_is_killed_in_a_delivery_is_found(tmp_path: Pa
     (name,) = set(seen)
     make(place.base / name, age_s=OUTPUT_AGE_S + 60)
     assert sweep_leftovers(tmp_path / "stage", place.base, started_us=clock.now_us()) == 1
+
+
+def test_no_output_has_a_name_that_is_taken_for_what_a_delivery_left(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    parts = place.parts((0, 1), (1, 1))
+    spread = Output(name="hits", path=".hits-{event}.9.part", pack=Pack.FILES)
+    delivery = place.delivery(parts, done="0-1", kind=OutputKind.EACH)
+    place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[spread]))
+    files = [path for path in place.base.rglob("*") if path.is_file()]
+    assert len(files) == 3
+    for path in files:
+        os.utime(path, (0, 0))
+    assert sweep_leftovers(tmp_path / "stage", place.base, started_us=clock.now_us()) == 0
+    named = Output(
+        name="hits", path="hits", kind=OutputKind.CONCAT, url=f"{place.base.as_uri()}/.hits.9.part"
+    )
+    with pytest.raises(JobError, match="has the name of a half-written file"):
+        place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[named]))
+
+
+def test_a_sweep_ends_with_its_agent(tmp_path: Path) -> None:
+    make(tmp_path / "out" / "c" / ".9-hist.root.9.part", age_s=OUTPUT_AGE_S + 60)
+    canceled = threading.Event()
+    canceled.set()
+    assert (
+        sweep_leftovers(tmp_path / "stage", tmp_path / "out", started_us=clock.now_us(), canceled=canceled)
+        == 0
+    )
+    assert sweep_leftovers(tmp_path / "stage", tmp_path / "out", started_us=clock.now_us()) == 1

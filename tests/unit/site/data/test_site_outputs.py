@@ -48,12 +48,15 @@ class Place:
         self.deliverer = self.with_mask(None)
         (tmp_path / "data").mkdir()
 
-    def with_mask(self, umask: FileMask | None) -> Deliverer:
-        """A deliverer with these permissions; None = those of this process."""
+    def with_mask(self, umask: FileMask | None, *, site: str = "here") -> Deliverer:
+        """A deliverer of a site with these permissions; None = those of this process."""
         return Deliverer(
             self.tmp_path / "fleets",
             OwnedPlaces(
-                Roots([self.tmp_path / "data"], closed=self.base), self.base, person=frozenset(("", "myself"))
+                Roots([self.tmp_path / "data"], closed=self.base),
+                self.base,
+                site=site,
+                person=frozenset(("", "myself")),
             ),
             bytes_max=1 << 30,
             umask=umask,

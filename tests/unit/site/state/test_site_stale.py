@@ -73,6 +73,15 @@ def test_what_arrived_is_stale_where_it_was_once_outputs_go_elsewhere(it: Pool) 
     assert len(stale(it)) == 2, "nothing has moved"
 
 
+def test_what_arrives_after_it_was_ordered_away_has_not_arrived_where_the_job_is_now(it: Pool) -> None:
+    it.order(DeliverOrder(n=0, job=7, done="0-3", output_dir="/data/new"))
+    it.apply(site_state.OutputsArrived(job=7, events="2-3", outputs=[]))  # a batch that was under way
+    assert (stale(it), str(it.job.arrived)) == ([(None, "0-3")], "")
+    it.apply(site_state.StaleRemoved(job=7, events="0-3"))
+    it.apply(site_state.OutputsArrived(job=7, events="0-3", outputs=[]))
+    assert str(it.job.arrived) == "0-3"
+
+
 def test_a_server_that_sends_outputs_about_makes_no_state_grow_without_bound(it: Pool) -> None:
     for number in range(3 * STALE_PLACES_MAX):
         it.order(DeliverOrder(n=0, job=7, done="0-3", output_dir=f"/data/{number}"))

@@ -37,7 +37,8 @@ class OutputMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivered file; `members` in its order."""
+    """A delivered file; `members` in its order. `site`: whose result it is, while its job goes on: several sites may
+    write to one directory. Empty = of several, which have the same, or delivered."""
 
     output: str
     kind: str
@@ -46,6 +47,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     members: list[OutputMember]
     delivery: int = 1
+    site: str = ""
 
     @property
     def content(self) -> Content:
@@ -63,8 +65,7 @@ class ReplacedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`manifest-JOB.json`. `done`, `failed`: events, as of the last delivery; empty = the job goes on, and had none.
-    `site`: who wrote it; several sites may deliver to one directory."""
+    """`manifest-JOB.json`. `done`, `failed`: events, as of the last delivery; empty = the job goes on, and had none."""
 
     job: int
     campaign: str
@@ -76,7 +77,6 @@ class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
     failed: str
     files: list[File]
     owner: str = ""
-    site: str = ""
     replaced: list[ReplacedFile] = []
 
     def is_of(self, campaign: str, events: int) -> bool:
@@ -158,12 +158,12 @@ class Listing:
             if each.delivery == ARRIVED and 0 <= first < first + count <= events and each.size_bytes >= 0
         ]
 
-    def arrived_of(self, output: str, events: IntervalSet) -> list[File]:
-        """The files of an output that came while the job went on, of parts that have any of these events."""
+    def arrived_of(self, output: str, events: IntervalSet, site: str) -> list[File]:
+        """The files of an output that came from a site while the job went on, of parts with any of these events."""
         return [
             each
             for (first, count), each in self.parts(output).items()
-            if each.delivery == ARRIVED and events.touches(first, first + count)
+            if (each.delivery, each.site) == (ARRIVED, site) and events.touches(first, first + count)
         ]
 
     def parts(self, output: str) -> dict[Events, File]:
