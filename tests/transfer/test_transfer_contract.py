@@ -227,7 +227,7 @@ def test_a_foreign_file_is_never_overwritten_an_earlier_one_of_ours_is(
 ) -> None:
     url = server.make("taken", b"foreign")
     (tmp_path / "out").write_bytes(CONTENT)
-    with pytest.raises(TransferError, match="not this job's") as error:
+    with pytest.raises(TransferError, match="not known to be this job's") as error:
         put(server.mover(), tmp_path / "out", url)
     refused(error, FailureClass.STAGE_OUT)
     assert server.content("taken") == b"foreign"

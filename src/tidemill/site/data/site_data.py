@@ -100,8 +100,9 @@ class SiteData:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is at work, or a file on its way."""
-        return bool(self.under_way) or self.deliveries.waits_for_moves or self._moves.is_busy
+        """Whether a thread is at work, or a file on its way, or files are soon to be removed."""
+        is_waiting = self.deliveries.waits_for_moves or self.arrivals.is_to_try_again
+        return bool(self.under_way) or is_waiting or self._moves.is_busy
 
     def close(self) -> None:
         """Start no move any more, end those that run, and deliveries; keep what was learned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,17 +23,19 @@ from tests.unit.site.state.test_site_activity import done
 from tests.unit.site.state.test_site_log import open_log
 
 from tidemill.config.site import SiteConfig
-from tidemill.errors import JobError
+from tidemill.errors import JobError, SiteError
 from tidemill.model.arrival import FILES_PER_PAUSE, arrives, comes_when, pause_s
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Deliver, JobSpec, Output, OutputKind, Pack
 from tidemill.site.data.deliveries import Deliveries
-from tidemill.site.data.outputs import CanceledError, OutputDelivery
+from tidemill.site.data.outputs import CanceledError, Deliverer, OutputDelivery
+from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.placed.arrivals import BATCH_FILES, Arrivals, batch, unacknowledged
 from tidemill.site.data.placed.manifests import ARRIVED, JobManifest
 from tidemill.site.state import site_state
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.site.state.served_site import DELIVERY_THREADS, ServedSite, open_pools
+from tidemill.transfer.file import Roots
 from tidemill.wire.api import (
     ArrivedReport,
     CancelOrder,
@@ -738,5 +741,30 @@ def test_stale_files_that_cannot_be_removed_hold_up_nothing(place: Place, tmp_pa
         it.until(lambda: not it.log.pool.state.stale)
         assert (outside / "hits-0.txt").exists()
         assert str(job.arrived) == "1"
+    finally:
+        it.close()
+
+
+class FullDeliverer(Deliverer):
+    """Removes nothing: its file system lets nobody write."""
+
+    def take_back(self, delivery: OutputDelivery, canceled: threading.Event) -> int:
+        raise SiteError(f"failed to remove files of job {delivery.job}: {os.strerror(errno.EROFS)}")
+
+
+def test_an_agent_that_runs_for_seconds_does_not_end_while_a_removal_is_to_be_tried_again(
+    place: Place,
+) -> None:
+    """The next one would begin with its first try, and so on: the job would never be delivered."""
+    places = OwnedPlaces(Roots([], closed=place.base), place.base, site="here")
+    place.deliverer = FullDeliverer(place.tmp_path / "fleets", places, bytes_max=1 << 30)
+    it = Working(place)
+    try:
+        it.add(*place.parts((0, 1)))
+        it.until(lambda: it.reports)
+        assert not it.arrivals.is_to_try_again
+        it.order(DiscardOrder(n=0, job=7, first=0, count=1))
+        it.until(lambda: it.arrivals.is_to_try_again)
+        assert it.arrivals.holds(7)
     finally:
         it.close()

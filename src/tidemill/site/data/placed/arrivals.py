@@ -183,6 +183,11 @@ class Arrivals:
         """What threads do now; `step` takes each that is done."""
         return [*([] if self._batch is None else [self._batch.future]), *self._stale.under_way]
 
+    @property
+    def is_to_try_again(self) -> bool:
+        """Whether files are still to be removed that could not be, and hold up their job."""
+        return self._stale.is_to_try_again
+
     def failing(self) -> Iterator[tuple[int, Coming]]:
         """Jobs that go on, and whose last batch failed."""
         state = self._log.pool.state

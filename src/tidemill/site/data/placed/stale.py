@@ -85,6 +85,11 @@ class StaleRemovals:
         """What a thread does now; `step` takes it."""
         return [] if self._under_way is None else [self._under_way.future]
 
+    @property
+    def is_to_try_again(self) -> bool:
+        """Whether a removal is tried again soon: an agent that ended before would hold its job up, run after run."""
+        return bool(self._later)
+
     def _begin(self, stale: site_state.StaleFiles) -> bool | None:
         """Hand a removal to a thread; whether anything changed, None where it cannot begin yet."""
         events = str(stale.events)
