@@ -202,7 +202,7 @@ dist: setup ## all distributions in dist/ with their software bills of materials
 	.venv/bin/python scripts/sbom.py dist
 	cd crates/tidemill-node
 	cp ../../dist/tidemill-node.cdx.json . # maturin takes it from its own folder only
-	../../.venv/bin/maturin build --release --locked --target $(HOST) --sbom-include tidemill-node.cdx.json --out ../../dist
+	../../.venv/bin/maturin build --profile dist --locked --target $(HOST) --sbom-include tidemill-node.cdx.json --out ../../dist
 	rm tidemill-node.cdx.json
 	cd ../..
 	for package in tidemill $(EXTENSIONS:%=tidemill-%); do .uv/venv/bin/uv build --quiet --package $$package --out-dir dist; done

@@ -36,6 +36,6 @@ env PATH=/usr/bin:/bin CARGO=/usr/bin/cargo RUSTC=/usr/bin/rustc CARGO_TARGET_DI
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot=$work/sysroot -C target-feature=+crt-static" \
   CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
-  "$maturin" build --release --locked --target "$target" --out "$out" >&2
-program=$work/target/$target/release/tidemill-node
+  "$maturin" build --profile dist --locked --target "$target" --out "$out" >&2
+program=$work/target/$target/dist/tidemill-node
 qemu-aarch64-static "$program" --version
