@@ -200,7 +200,8 @@ class Deliverer:
 
     def take_back(self, delivery: OutputDelivery, canceled: threading.Event) -> int:
         """Remove files that arrived of the events `done`, whose results do not count, unless they were changed since;
-        how many. What came there from another site stays, also where both had the same.
+        how many. What came there from another site stays, also where both had the same. What was changed stays listed:
+        the job may put its next file of these events beside it.
 
         Raises JobError or SiteError where a place cannot be written, CanceledError.
         """
@@ -211,13 +212,15 @@ class Deliverer:
             if manifest is None:
                 continue
             listing = Listing(manifest, delivery.campaign, delivery.spec.events)
-            gone = listing.arrived_of(output.name, events, self._places.site)
+            gone = set[str]()
             try:
-                for file in gone:
+                for file in listing.arrived_of(output.name, events, self._places.site):
                     if canceled.is_set():
                         raise CanceledError(f"the files of job {delivery.job} are removed later")
                     self._confine(folder / file.file, delivery.owner)
-                    removed += withdraw(folder, listing, [file])
+                    withdrawn = withdraw(folder, listing, [file])
+                    removed += withdrawn.removed
+                    gone |= withdrawn.gone
                 if gone:
                     sync_directory(folder)
                     self._unlist(delivery, output, manifest, gone)
@@ -226,10 +229,9 @@ class Deliverer:
         return removed
 
     def _unlist(
-        self, delivery: OutputDelivery, output: Output, manifest: JobManifest, gone: list[File]
+        self, delivery: OutputDelivery, output: Output, manifest: JobManifest, names: set[str]
     ) -> None:
         """Take files out of a manifest; one that says nothing any more goes, and the output's own directory with it."""
-        names = {each.file for each in gone}
         manifest = replace(
             manifest,
             files=[each for each in manifest.files if each.file not in names],

@@ -12,7 +12,9 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +22,7 @@ from tidemill.errors import UNDECODABLE, JobError
 from tidemill.files import PIECE_BYTES, open_at_once, read_bounded
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.data.owners import MANIFEST_BYTES_MAX
+from tidemill.site.data.placed.later_names import FILE_NAME_BYTES_MAX
 
 Events = tuple[int, int]  #: first event of a part, and their number
 Content = tuple[int, str]  #: size and SHA-256 of a file
@@ -238,18 +241,24 @@ class ClaimedFile:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name is that of a file in the directory: others may be able to change the manifest."""
-    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+    """Whether a name can be that of a file in the directory: others may be able to change the manifest."""
+    is_one = name not in ("", ".", "..") and "/" not in name and "\0" not in name
+    return is_one and len(os.fsencode(name)) <= FILE_NAME_BYTES_MAX
 
 
 def stands(path: Path, *known: Content) -> bool:
     """Whether a regular file with one of these contents is at a path, and no link to one."""
     try:
-        found = path.lstat()
-        is_like = stat.S_ISREG(found.st_mode) and any(found.st_size == size for size, _ in known)
-        return is_like and ClaimedFile(set(known)).find(path) is not None
+        return _is_as_left(path, known)
     except OSError:
         return False
+
+
+def _is_as_left(path: Path, known: Iterable[Content]) -> bool:
+    """As `stands`. Raises OSError where nothing is there, or it cannot be read."""
+    contents, found = set(known), path.lstat()
+    is_like = stat.S_ISREG(found.st_mode) and any(found.st_size == size for size, _ in contents)
+    return is_like and ClaimedFile(contents).find(path) is not None
 
 
 def is_changed(path: Path, *known: Content) -> bool:
@@ -269,12 +278,23 @@ def publish(temporary: Path, target: Path, claim: ClaimedFile) -> None:
         temporary.rename(target)
 
 
-def withdraw(folder: Path, listing: Listing, files: Iterable[File]) -> int:
-    """Remove files that arrived from results that do not count, unless they were changed since; how many. Raises
-    OSError."""
-    removed = 0
+class WithdrawnFiles(NamedTuple):
+    """What was withdrawn: how many files were removed, and the names under which nothing stands now."""
+
+    removed: int
+    gone: set[str]
+
+
+def withdraw(folder: Path, listing: Listing, files: Iterable[File]) -> WithdrawnFiles:
+    """Remove files that arrived from results that do not count, unless they were changed since. Raises OSError, also
+    where one cannot be read to find out."""
+    removed, gone = 0, set[str]()
     for each in files:
-        if stands(folder / each.file, *listing.contents(each)):
-            (folder / each.file).unlink(missing_ok=True)
+        path = folder / each.file
+        with suppress(FileNotFoundError):
+            if not _is_as_left(path, listing.contents(each)):
+                continue
+            path.unlink()
             removed += 1
-    return removed
+        gone.add(each.file)
+    return WithdrawnFiles(removed, gone)

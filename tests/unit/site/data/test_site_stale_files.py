@@ -1,0 +1,95 @@
+"""Files that arrived of results that do not count are removed, and what the job knows of its directory stays true."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.site.data.test_site_arrivals import GOES_ON, _forge, delivery, early, folder, manifest
+from tests.unit.site.data.test_site_outputs import Place, lines
+
+from tidemill.errors import SiteError
+from tidemill.site.data.placed.manifests import ARRIVED
+from tidemill.site.state.site_state import KeptPart
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def take_back(place: Place, parts: list[KeptPart]) -> int:
+    return place.deliverer.take_back(delivery(place, parts, number=ARRIVED), GOES_ON)
+
+
+def listed(place: Place) -> list[str]:
+    return [each.file for each in manifest(place).files]
+
+
+def texts(place: Place) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder(place).glob("*.txt")}
+
+
+def change(path: Path) -> None:
+    path.write_text("mine")
+
+
+def put_a_link(path: Path) -> None:
+    target = path.with_name("mine")
+    target.write_text("mine")
+    path.unlink()
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("alter", [change, put_a_link])
+def test_the_next_file_of_an_event_comes_beside_one_that_was_changed_before_it_was_to_be_removed(
+    place: Place, alter: Callable[[Path], None]
+) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts)
+    alter(folder(place) / "hits-1.txt")
+    assert take_back(place, parts[1:]) == 0
+    assert listed(place) == ["hits-0.txt", "hits-1.txt"]
+    place.word = b"again"
+    place.deliverer.deliver(delivery(place, place.parts((0, 1), (1, 1))))
+    expected = {"hits-0.txt": "again 0\n", "hits-1.txt": "mine", "hits-hits-1.txt": "again 1\n"}
+    assert texts(place) == expected
+    assert listed(place) == ["hits-0.txt", "hits-hits-1.txt"]
+
+
+def test_a_file_that_its_owner_moved_away_is_listed_no_more(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts)
+    (folder(place) / "hits-1.txt").unlink()
+    assert take_back(place, parts[1:]) == 0
+    assert listed(place) == ["hits-0.txt"]
+
+
+def test_a_file_that_cannot_be_read_stays_listed_and_is_tried_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(descriptor: int, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", broken)
+        with pytest.raises(SiteError, match=os.strerror(errno.EIO)) as raised:
+            take_back(place, parts)
+    assert raised.value.transient
+    assert listed(place) == ["hits-0.txt", "hits-1.txt"]
+    assert texts(place) == {"hits-0.txt": lines(0), "hits-1.txt": lines(1)}
+    assert take_back(place, parts) == 2
+
+
+def test_a_name_that_no_file_can_have_stops_no_delivery(place: Place) -> None:
+    """Others may be able to change the manifest."""
+    parts = place.parts((0, 1), (1, 1))
+    early(place, parts)
+    _forge(place, file="x" * 300)
+    place.deliverer.deliver(delivery(place, parts[:1]))
+    assert listed(place) == ["hits-0.txt"]
