@@ -127,9 +127,7 @@ def _cancel(settlement: Settlement, order: api.CancelOrder) -> None:
     if order.keep and job is not None:
         settlement.stop(job)
     else:
-        if job is not None:
-            settlement.disown(job, job.parts)
-        _drop(settlement, order.job)
+        _drop_all(settlement, order.job)
 
 
 def _cancel_events(settlement: Settlement, order: api.CancelEventsOrder) -> None:
@@ -142,9 +140,12 @@ def _cancel_events(settlement: Settlement, order: api.CancelEventsOrder) -> None
         settlement.withdraw(job, events)
 
 
-def _drop(settlement: Settlement, job_id: int) -> None:
+def _drop_all(settlement: Settlement, job_id: int) -> None:
+    """Forget a job. Files that arrived of the parts that it still has are to be removed: those results do not count.
+    What is delivered is no longer listed as arrived, and stays."""
     job = settlement.state.jobs.get(job_id)
     if job is not None:
+        settlement.disown(job, job.parts)
         settlement.drop(job_id)
         if job.spec.inputs or _leaves_for_far(job.spec):
             settlement.state.forgotten.append(job_id)
@@ -191,7 +192,8 @@ def _deliver(settlement: Settlement, order: api.DeliverOrder) -> None:
 
 
 def _forget(settlement: Settlement, order: api.ForgetOrder) -> None:
-    _drop(settlement, order.job)
+    """The job has ended. To a site that was silent this comes before the order to discard its results."""
+    _drop_all(settlement, order.job)
 
 
 def _fetch(settlement: Settlement, order: api.FetchLogOrder) -> None:

@@ -49,18 +49,39 @@ def test_parts_that_are_discarded_are_stale_also_those_that_are_about_to_arrive(
     assert not it.pool.state.stale
 
 
-def test_what_a_job_has_left_is_stale_when_it_is_dropped_and_not_when_it_is_stopped_or_forgotten(
-    it: Pool,
-) -> None:
+def test_what_a_job_has_left_is_stale_when_it_is_dropped_and_not_when_it_is_stopped(it: Pool) -> None:
     it.order(stop())
     assert stale(it) == []
     it.order(CancelOrder(n=0, job=7, reason=""))
     assert stale(it) == [(None, "0-3")]
-    other = Pool()
-    lease(other, SPREAD)
-    other.done(other.grant(0, 6), 0, 2)
-    other.order(ForgetOrder(n=0, job=7))
-    assert stale(other) == []
+
+
+def test_what_a_site_that_was_silent_has_left_is_stale_when_it_is_told_first_that_the_job_is_over(
+    it: Pool,
+) -> None:
+    """The order to forget waited for the site; the one to discard its results is made when it returns."""
+    it.order(ForgetOrder(n=0, job=7))
+    assert stale(it) == [(None, "0-3")]
+    it.order(DiscardOrder(n=0, job=7, first=0, count=4))
+    it.order(CancelOrder(n=0, job=7, reason="the job has ended elsewhere"))
+    assert stale(it) == [(None, "0-3")]
+
+
+def deliver(it: Pool, done: str) -> None:
+    it.order(DeliverOrder(n=0, job=7, done=done))
+    it.apply(site_state.OutputsDelivered(job=7, outputs=[], evidence=None, done=done))
+
+
+def test_nothing_is_stale_of_a_job_that_was_delivered_here_and_is_over(it: Pool) -> None:
+    deliver(it, "0-3")
+    it.order(ForgetOrder(n=0, job=7))
+    assert stale(it) == []
+
+
+def test_of_a_job_that_was_delivered_in_parts_only_what_was_not_may_be_stale(it: Pool) -> None:
+    deliver(it, "0-1")
+    it.order(ForgetOrder(n=0, job=7))
+    assert stale(it) == [(None, "2-3")]
 
 
 def test_what_arrived_is_stale_where_it_was_once_outputs_go_elsewhere(it: Pool) -> None:
