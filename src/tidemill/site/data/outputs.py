@@ -56,11 +56,13 @@ from tidemill.site.data.owners import OwnedPlaces, is_manifest_name, manifest_pa
 from tidemill.site.data.placed.later_names import LITERAL_ROOTS, later_places
 from tidemill.site.data.placed.manifests import (
     ARRIVED,
+    ArrivedFrom,
     ClaimedFile,
     File,
     JobManifest,
     Listing,
     OutputMember,
+    SharedManifest,
     is_changed,
     publish,
     read_manifest,
@@ -203,49 +205,48 @@ class Deliverer:
         how many. What came there from another site stays, also where both had the same. What was changed stays listed:
         the job may put its next file of these events beside it.
 
+        Another site may deliver the job there meanwhile, and keep a file that came from here: the manifest is checked
+        again before each removal. Two gaps remain, since nothing is locked: the other site may have found a file and
+        not written its manifest yet, or may write it just before this one does.
+
         Raises JobError or SiteError where a place cannot be written, CanceledError.
         """
-        events, removed = IntervalSet.parse(delivery.done), 0
+        events, site, removed = IntervalSet.parse(delivery.done), self._places.site, 0
         for output in delivery.outputs:
             folder = Path(os.path.realpath(self._folder(delivery, output)))
-            manifest = read_manifest(manifest_path(folder, delivery.job))
-            if manifest is None:
-                continue
-            listing = Listing(manifest, delivery.campaign, delivery.spec.events)
+            asked = ArrivedFrom(delivery.campaign, delivery.spec.events, output.name, events, site)
+            shared = SharedManifest(manifest_path(folder, delivery.job), asked)
             gone = set[str]()
             try:
-                for file in listing.arrived_of(output.name, events, self._places.site):
+                for name in [*shared.files()]:
                     if canceled.is_set():
                         raise CanceledError(f"the files of job {delivery.job} are removed later")
-                    self._confine(folder / file.file, delivery.owner)
-                    withdrawn = withdraw(folder, listing, [file])
+                    self._confine(folder / name, delivery.owner)
+                    now = shared.files()
+                    withdrawn = withdraw(folder, shared.listing, [now[name]] if name in now else [])
                     removed += withdrawn.removed
                     gone |= withdrawn.gone
                 if gone:
                     sync_directory(folder)
-                    self._unlist(delivery, output, manifest, gone)
+                    self._unlist(delivery, output, shared, gone)
             except OSError as error:
                 raise SiteError(f"failed to remove files in `{folder}`: {error.strerror}") from error
         return removed
 
     def _unlist(
-        self, delivery: OutputDelivery, output: Output, manifest: JobManifest, names: set[str]
+        self, delivery: OutputDelivery, output: Output, shared: SharedManifest, gone: set[str]
     ) -> None:
-        """Take files out of a manifest; one that says nothing any more goes, and the output's own directory with it."""
-        manifest = replace(
-            manifest,
-            files=[each for each in manifest.files if each.file not in names],
-            replaced=[each for each in manifest.replaced if each.file not in names],
-        )
-        folder = Path(os.path.realpath(self._folder(delivery, output)))
-        path = manifest_path(folder, delivery.job)
-        if manifest.files or manifest.replaced or manifest.done or manifest.failed:
-            self._write_manifest(path, manifest, self._umask.umask(delivery.spec))
+        """Take files out of a manifest; one that says nothing then goes, and the output's own directory with it."""
+        manifest = shared.without(gone)
+        if manifest is None:
             return
-        path.unlink(missing_ok=True)
+        if not manifest.says_nothing:
+            self._write_manifest(shared.path, manifest, self._umask.umask(delivery.spec))
+            return
+        shared.path.unlink(missing_ok=True)
         if output.url is None:
             with suppress(OSError):  # others have put files there
-                folder.rmdir()
+                shared.path.parent.rmdir()
 
     def _put(
         self, delivery: OutputDelivery, outputs: list[Output], copying: _Copying

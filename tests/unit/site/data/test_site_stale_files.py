@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,3 +94,44 @@ def test_a_name_that_no_file_can_have_stops_no_delivery(place: Place) -> None:
     _forge(place, file="x" * 300)
     place.deliverer.deliver(delivery(place, parts[:1]))
     assert listed(place) == ["hits-0.txt"]
+
+
+class Meanwhile(threading.Event):
+    """An event that is never set: the nth time that somebody asks, `act` is called first."""
+
+    def __init__(self, act: Callable[[], object], asked: int) -> None:
+        super().__init__()
+        self._act, self._left = act, asked
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        if not self._left:
+            self._act()
+        return False
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_what_another_site_delivers_while_files_are_removed_stays_and_is_listed(
+    place: Place, removed: int
+) -> None:
+    """It keeps files of the same content that came from here."""
+    parts = place.parts((0, 1), (1, 1), (2, 1))
+    early(place, parts)
+    there = place.with_mask(None, site="there")
+    canceled = Meanwhile(lambda: there.deliver(delivery(place, parts)), removed + 1)
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), canceled) == removed
+    assert texts(place) == {f"hits-{event}.txt": lines(event) for event in range(3)}
+    assert [(each.file, each.delivery) for each in manifest(place).files] == [
+        ("hits-0.txt", 1), ("hits-1.txt", 1), ("hits-2.txt", 1),
+    ]  # fmt: skip
+
+
+def test_what_another_site_lists_while_files_are_removed_stays_listed(place: Place) -> None:
+    parts = place.parts((0, 1), (1, 1), (2, 1))
+    early(place, parts[:2])
+    there = place.with_mask(None, site="there")
+    canceled = Meanwhile(lambda: there.arrive(delivery(place, parts[1:], number=ARRIVED), GOES_ON), 2)
+    assert place.deliverer.take_back(delivery(place, parts, number=ARRIVED), canceled) == 1
+    assert [(each.file, each.site) for each in manifest(place).files] == [
+        ("hits-1.txt", ""), ("hits-2.txt", "there"),
+    ]  # fmt: skip

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from tidemill.errors import UNDECODABLE, JobError
 from tidemill.files import PIECE_BYTES, open_at_once, read_bounded
@@ -85,6 +86,11 @@ class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
     def is_of(self, campaign: str, events: int) -> bool:
         """Whether it is of this campaign's job, and not of one that had the same number at another server."""
         return (self.campaign, self.events) == (campaign, events)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it lists no file and no event."""
+        return not (self.files or self.replaced or self.done or self.failed)
 
 
 def read_manifest(path: Path) -> JobManifest | None:
@@ -224,7 +230,7 @@ class ClaimedFile:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 return None
-            state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            state = _state(found)
             if state == self._read:
                 return self._found
             if any(found.st_size == size for size, _ in self._known):
@@ -238,6 +244,71 @@ class ClaimedFile:
         finally:
             os.close(fd)
         return None
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    """What differs once a file is changed, or another one has its name."""
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class ArrivedFrom(NamedTuple):
+    """Which files of a job's manifest are asked for: those of an output that arrived from a site, of parts with any of
+    these events."""
+
+    campaign: str
+    job_events: int
+    output: str
+    events: IntervalSet
+    site: str
+
+
+class SharedManifest:
+    """A manifest that other sites of the job may write at any time: what it lists is as it is there now."""
+
+    def __init__(self, path: Path, asked: ArrivedFrom) -> None:
+        self.path = path
+        self._asked = asked
+        self._read: tuple[int, ...] = ()  #: what stat(2) said of it when it was read; empty = there was none
+        self._files: dict[str, File] = {}
+        self._manifest: JobManifest | None = None
+        self.listing = Listing(
+            None, asked.campaign, asked.job_events
+        )  #: as it was when `files` was called last
+
+    def files(self) -> dict[str, File]:
+        """The files that are asked for, by name. Only another manifest than the last time is read. Raises OSError,
+        SiteError."""
+        state = self._now()
+        if state != self._read:
+            asked = self._asked
+            self._manifest = read_manifest(self.path)
+            self.listing = Listing(self._manifest, asked.campaign, asked.job_events)
+            found = self.listing.arrived_of(asked.output, asked.events, asked.site)
+            self._files, self._read = {each.file: each for each in found}, state
+        return self._files
+
+    def without(self, names: set[str]) -> JobManifest | None:
+        """The manifest without those of these files that it still lists as asked for; None where it lists none.
+        Raises as `files` does."""
+        gone = names & self.files().keys()
+        if self._manifest is None or not gone:
+            return None
+        return replace(
+            self._manifest,
+            files=[each for each in self._manifest.files if each.file not in gone],
+            replaced=[each for each in self._manifest.replaced if each.file not in gone],
+        )
+
+    def _now(self) -> tuple[int, ...]:
+        """What is there. It is opened: network file systems ask their server then."""
+        try:
+            fd = open_at_once(str(self.path), os.O_RDONLY)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        try:
+            return _state(os.fstat(fd))
+        finally:
+            os.close(fd)
 
 
 def _is_plain(name: str) -> bool:
