@@ -72,15 +72,24 @@ class TransferNodeMoves:
         self.counts = {direction: MoveCounts() for direction in Direction}
 
     def submit(self, order: MoveOrder) -> None:
-        """Have the move made; an order with a known id is not made twice."""
+        """Have the move made; an order with a known id is not made twice. Raises SiteError; it is not wanted then."""
         with self._lock:
             if order.id in self._wanted:
                 return
+            former = self._done / f"{order.id}.json"
+            try:
+                # of the same order that was canceled, and whose mover did not know: it would take this one for done
+                former.unlink(missing_ok=True)
+            except OSError as error:
+                raise SiteError(f"failed to remove `{former}`: {error.strerror}") from error
             self._wanted[order.id] = order
             self._seen.discard(order.id)
-        # of the same order that was canceled, and whose mover did not know: it would take this one for done
-        (self._done / f"{order.id}.json").unlink(missing_ok=True)
-        write_durable(self._orders / f"{order.id}.json", msgspec.json.encode(order))
+        try:
+            write_durable(self._orders / f"{order.id}.json", msgspec.json.encode(order))
+        except SiteError:
+            with self._lock:
+                self._wanted.pop(order.id, None)
+            raise
 
     def pop_outcome(self, order_id: str) -> MoveOutcome | None:
         """The outcome, once; None while there is none, and for an order that is not wanted any more."""

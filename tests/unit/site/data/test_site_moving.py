@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint, Transfer
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, SiteError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, JobSpec
 from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, make, order_id
@@ -392,3 +392,38 @@ def test_what_came_of_a_canceled_move_is_not_taken_for_the_next_one(tmp_path: Pa
     assert agent.pop_outcome(order.id) is None
     assert not agent.is_done([order.id])
     assert not late.exists(), "the mover makes no move that has an outcome"
+
+
+def test_an_order_that_could_not_be_written_is_not_wanted_and_is_written_the_next_time(
+    tmp_path: Path,
+) -> None:
+    """Its delivery waited for a move that no mover knew, until the agent was restarted."""
+    endpoint = Endpoint(url="https://h.example.org/")
+    agent = TransferNodeMoves(tmp_path, config(endpoint))
+    order = order_of(endpoint, "a", tmp_path / "a")
+    orders = tmp_path / "orders"
+    orders.rmdir()
+    with pytest.raises(SiteError) as raised:
+        agent.submit(order)
+    assert raised.value.transient
+    assert not agent.is_busy
+    orders.mkdir()
+    agent.submit(order)
+    assert agent.is_busy
+    assert [path.name for path in orders.iterdir()] == [f"{order.id}.json"]
+
+
+def test_what_came_of_a_canceled_move_and_cannot_be_removed_is_an_error_of_the_site(tmp_path: Path) -> None:
+    """It was none that the agent knows, and ended it."""
+    endpoint = Endpoint(url="https://h.example.org/")
+    agent = TransferNodeMoves(tmp_path, config(endpoint))
+    order = order_of(endpoint, "a", tmp_path / "a")
+    late = tmp_path / "done" / f"{order.id}.json"
+    late.mkdir()  # unlink(2) removes no directory
+    with pytest.raises(SiteError, match=order.id) as raised:
+        agent.submit(order)
+    assert raised.value.transient
+    assert not list((tmp_path / "orders").iterdir())
+    late.rmdir()
+    agent.submit(order)
+    assert list((tmp_path / "orders").iterdir())
