@@ -136,8 +136,12 @@ class TransferNodeMoves:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any move is on its way. One that has an outcome is not: its delivery may have been called off."""
-        return bool(self._wanted) and not self.is_done(self._wanted)
+        """Whether any move is on its way, or it cannot be seen. One that has an outcome is not: its delivery may have
+        been called off."""
+        try:
+            return bool(self._wanted) and not self.is_done(self._wanted)
+        except SiteError:
+            return True
 
     def close(self) -> None:
         """Start nothing more. Orders stay: a mover may work on them; the next agent deletes them."""

@@ -427,3 +427,13 @@ def test_what_came_of_a_canceled_move_and_cannot_be_removed_is_an_error_of_the_s
     late.rmdir()
     agent.submit(order)
     assert list((tmp_path / "orders").iterdir())
+
+
+def test_an_agent_that_cannot_see_what_came_of_its_moves_is_busy(tmp_path: Path) -> None:
+    """It is asked for outside the steps of which an error ends only that step."""
+    endpoint = Endpoint(url="https://h.example.org/")
+    agent = TransferNodeMoves(tmp_path, config(endpoint))
+    agent.submit(order_of(endpoint, "a", tmp_path / "a"))
+    (tmp_path / "done").rmdir()
+    (tmp_path / "done").write_text("")
+    assert agent.is_busy
