@@ -289,8 +289,8 @@ class Fleets:
         return records
 
     def has_ended(self, opened: OpenFleet, state: site_state.SiteState) -> bool:
-        """Whether a fleet that is over has no lead any more, and no record of its pilots may still come: what they have
-        made safe would run again."""
+        """Whether a fleet that is over has no lead any more, and no record of its pilots may still come: else what they
+        have made safe would run again."""
         if not opened.lead.end():
             return False
         if opened.mailbox is None:  # what pilots had sent, the lead has written on this host
@@ -435,6 +435,8 @@ def adopt_mailbox(opened: OpenFleet, state: site_state.SiteState) -> None:
 
 def _is_all_read(allocation: site_state.Allocation) -> bool:
     """Whether nothing more may come of an allocation that has ended: its pilot has signed off, or there was none."""
+    if allocation.requeued:  # pilots that were read of may all be of an earlier run
+        return False
     if allocation.pilots:
         return allocation.pilots <= allocation.pilots_ended
     is_unstarted = not allocation.started_us and not allocation.hosts

@@ -70,9 +70,11 @@ def test_what_was_read_comes_also_where_what_is_retired_cannot_be_read(
         ({"pilots": 1, "pilots_ended": 1}, True),
         ({"pilots": 1}, False),
         ({"pilots": 2, "pilots_ended": 1}, False),
+        ({"pilots": 1, "pilots_ended": 1, "requeued": 1}, False),
         ({}, False),
         ({"state": AllocationState.CANCELED}, True),
         ({"state": AllocationState.CANCELED, "started_us": 1}, False),
+        ({"state": AllocationState.CANCELED, "requeued": 1}, False),
     ],
 )
 def test_a_fleet_without_a_lead_is_not_over_before_what_its_pilots_wrote_last_can_be_seen(
