@@ -453,7 +453,7 @@ class OutputsArrived(msgspec.Struct, tag_field="e", tag="arrived", kw_only=True)
 
 
 class StaleRemoved(msgspec.Struct, tag_field="e", tag="stale_removed", kw_only=True):
-    """The job's oldest stale files of these events are removed, or cannot be, for good."""
+    """The job's oldest stale files of these events are removed, or given up: they stay."""
 
     job: int
     events: str

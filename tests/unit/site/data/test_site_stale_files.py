@@ -7,14 +7,31 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
-from tests.unit.site.data.test_site_arrivals import GOES_ON, _forge, delivery, early, folder, manifest
+from tests.unit.site.data.test_site_arrivals import (
+    GOES_ON,
+    Working,
+    _forge,
+    delivery,
+    early,
+    folder,
+    manifest,
+)
 from tests.unit.site.data.test_site_outputs import Place, lines
+from tests.unit.site.data.test_site_pools import _Site
 
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec, Output
+from tidemill.site.applications.catalogue import Applications
+from tidemill.site.applications.programs import NodeShape, Preparer
 from tidemill.site.data.placed.manifests import ARRIVED
-from tidemill.site.state.site_state import KeptPart
+from tidemill.site.data.placed.stale import StaleRemovals
+from tidemill.site.state.served_site import ServedSite
+from tidemill.site.state.site_state import KeptPart, StaleFiles
 
 
 @pytest.fixture
@@ -135,3 +152,28 @@ def test_what_another_site_lists_while_files_are_removed_stays_listed(place: Pla
     assert [(each.file, each.site) for each in manifest(place).files] == [
         ("hits-1.txt", ""), ("hits-2.txt", "there"),
     ]  # fmt: skip
+
+
+class AwayPreparer(Preparer):
+    """The files of its applications cannot be read now."""
+
+    def outputs(self, spec: JobSpec) -> list[Output]:
+        raise SiteError(f"failed to read application `{spec.app}`: {os.strerror(errno.ESTALE)}")
+
+
+def test_a_removal_that_cannot_begin_for_now_is_tried_again(place: Place) -> None:
+    it = Working(place)
+    try:
+        state, config = it.log.pool.state, SiteConfig(name="s", server="unix:/x")
+        site = cast("ServedSite", _Site(state, it.log, place.tmp_path / "fleets", it.pools, config))
+        prepared = AwayPreparer(config, Applications(place.tmp_path / "apps"), NodeShape(4, 8000, {}))
+        removals = StaleRemovals(site, prepared, place.deliverer)
+        spec = JobSpec(app="sim", events=10)
+        events = IntervalSet([(0, 1)])
+        state.stale[7] = [StaleFiles(job=7, campaign="c", owner="", spec=spec, events=events)]
+        assert removals.step([])
+        assert removals.is_to_try_again
+        assert removals.holds(7)
+        assert not removals.step([]), "not at once"
+    finally:
+        it.close()

@@ -1,9 +1,10 @@
 """Files that arrived of results that do not count: another one has won, the server had the events run elsewhere while
 this site was silent, their owner discards them, or the job's outputs go to another place now.
 
-What is to be removed is in the site's log, so that no restart forgets it. Only what is listed as arrived, and is as we
-left it, is removed. One job at a time, in a thread of the deliveries; nothing of that job arrives or is delivered
-meanwhile: its next result may have the same name.
+What is to be removed is in the site's log, so that no restart forgets it, until it is removed or given up: at once
+where trying again cannot help, else after `TRIES_MAX` tries. Only what is listed as arrived, and is as we left it, is
+removed. One job at a time, in a thread of the deliveries; nothing of that job arrives or is delivered meanwhile: its
+next result may have the same name.
 """
 
 from __future__ import annotations
@@ -98,10 +99,10 @@ class StaleRemovals:
         except PendingError:
             return None  # asked again with the next step
         except TidemillError as error:
-            self._give_up(stale.job, events, error)
+            self._failed(stale.job, events, error)
             return True
         if not outputs:
-            self._log.apply(site_state.StaleRemoved(job=stale.job, events=events))
+            self._over(stale.job, events)
             return True
         delivery = OutputDelivery(
             job=stale.job, campaign=stale.campaign, seed_base=0, spec=stale.spec, app_digest="", outputs=outputs,
@@ -122,20 +123,24 @@ class StaleRemovals:
         except CanceledError:
             return False  # the agent ends
         except TidemillError as error:
-            tries = 1 + (self._later[it.job].tries if it.job in self._later else 0)
-            if is_transient(error) and tries < TRIES_MAX:
-                self._later[it.job] = _Later(tries, clock.monotonic_s() + PAUSE_S * 2**tries)
-                _log.warning("outputs.delayed", job=it.job, reason=error.message)
-            else:
-                self._give_up(it.job, it.events, error)
+            self._failed(it.job, it.events, error)
             return True
-        self._later.pop(it.job, None)
-        self._log.apply(site_state.StaleRemoved(job=it.job, events=it.events))
+        self._over(it.job, it.events)
         if removed:
             _log.info("outputs.withdrawn", job=it.job, files=removed)
         return True
 
-    def _give_up(self, job: int, events: str, error: TidemillError) -> None:
+    def _failed(self, job: int, events: str, error: TidemillError) -> None:
+        """Try the removal again later, or give it up."""
+        tries = 1 + (self._later[job].tries if job in self._later else 0)
+        if is_transient(error) and tries < TRIES_MAX:
+            self._later[job] = _Later(tries, clock.monotonic_s() + PAUSE_S * 2**tries)
+            _log.warning("outputs.delayed", job=job, reason=error.message)
+            return
+        self._over(job, events)
+        _log.error("outputs.left", job=job, reason=error.message, hint=error.hint)
+
+    def _over(self, job: int, events: str) -> None:
+        """Nothing of this is to be removed any more."""
         self._later.pop(job, None)
         self._log.apply(site_state.StaleRemoved(job=job, events=events))
-        _log.error("outputs.left", job=job, reason=error.message, hint=error.hint)
