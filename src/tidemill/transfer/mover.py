@@ -287,8 +287,8 @@ class Mover:
             return None
         raise TransferError(
             f"`{place.shown}` exists already, and is not known to be this job's",
-            hint="delete it there if the job sent it before a `tidemill job discard`, which forgets that; else move it "
-            "away, or give the job another output URL; then `tidemill job retry`",
+            hint="move it away, or give the job another output URL, then `tidemill job retry`; it can be deleted there "
+            "if the job sent it before a `tidemill job discard`, which forgets that",
             transient=False,
         )
 

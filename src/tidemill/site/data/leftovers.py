@@ -81,8 +81,8 @@ def _entries(directories: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
 
 
 def _below(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """What is in a directory and below it, the directories above first: outputs are in those of their owner, campaign
-    and job, and where their jobs have put them. Follows no link."""
+    """What is in a directory, and then what is below it, level by level. Outputs are in the directories of their owner,
+    campaign and job, and in those that their jobs name. Follows no link."""
     left = deque([directory])
     while left:
         for entry in _entries([left.popleft()]):

@@ -545,7 +545,8 @@ class Deliverer:
             fault = SiteError(f"`{path}` has the name of a manifest", hint="give the output another name")
         elif is_partial_name(path.name):  # such files are removed when they are old
             fault = SiteError(
-                f"`{path}` has the name of a half-written file", hint="give the output another name"
+                f"`{path}` is named like Tidemill's own half-written files, such as `.NAME.7.part`",
+                hint="give the output another name",
             )
         else:
             fault = self._places.roots(owner).fault(real, path)

@@ -93,7 +93,8 @@ def _forgive(job: site_state.SiteJob, first: int, end: int) -> bool:
 
 
 def _leave_places(settlement: Settlement, job: site_state.SiteJob, spec: JobSpec) -> None:
-    """The job gets this specification: what has arrived comes anew where its outputs go elsewhere now."""
+    """The job is about to get this specification. If its outputs go elsewhere then, what has arrived is to be removed
+    where it is, and comes anew."""
     if not site_state.same_places(spec, job.spec):
         settlement.disown(job, job.parts)
 

@@ -210,8 +210,8 @@ class WorkPool:
             )
         )  # fmt: skip
         if entry.evidence is None and not entry.held:
-            # before the server has the report: that is in the same line of the log as this, so it is sent until it is
-            # acknowledged, and the files that it names were durable before
+            # The server need not have the report yet: it follows from this entry of the log, so it is sent until it is
+            # acknowledged, by whichever agent. The files that it names were durable before.
             self.settlement.drop_parts(entry.job, entry.done)
 
     def _arrived(self, entry: site_state.OutputsArrived) -> None:

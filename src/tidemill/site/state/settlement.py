@@ -19,7 +19,8 @@ from tidemill.wire.node import FORMS_MAX, Withdrawn, form_number
 K = TypeVar("K", bound=Hashable)
 STOPPED = "the job was stopped"
 STALE_PLACES_MAX = 16
-"""Places of one job from which files are to be removed. A server that sends it about faster leaves some."""
+"""Places from which files of one job may wait to be removed. If its server changes its place so often that more would
+wait, files stay in the others."""
 
 _encode = msgspec.json.encode
 

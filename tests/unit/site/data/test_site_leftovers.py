@@ -106,7 +106,7 @@ def test_no_output_has_a_name_that_is_taken_for_what_a_delivery_left(tmp_path: P
     named = Output(
         name="hits", path="hits", kind=OutputKind.CONCAT, url=f"{place.base.as_uri()}/.hits.9.part"
     )
-    with pytest.raises(JobError, match="has the name of a half-written file"):
+    with pytest.raises(JobError, match="is named like Tidemill's own half-written files"):
         place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[named]))
 
 

@@ -3,7 +3,7 @@
 Only outputs of which each part becomes a file of its own come early; archives, joined and merged files, and what goes
 to remote places, are made when the job ends. A part comes once the server has acknowledged its result: most results
 that lose are known by then. Not all, since the order to discard one may come with a later answer: what is too much for
-an answer, or for this site, is left. Such files are removed again, as those of results that lose later (see `stale`).
+an answer, or for this site, is put off. Such files are removed again, like those of results that lose later (`stale`).
 
 One batch is under way at a time, in a thread of the deliveries; the pause until a job's next one grows with its list of
 files, and with the time that the last one took, so that a slow file system has its rest.
