@@ -153,7 +153,7 @@ class Worker:
         now = time.monotonic()
         timeout_s = self._timeout_s
         if self.running is not None and timeout_s is not None and now >= self._began_s + timeout_s:
-            self._end_running(f"it ran for longer than {timeout_s:g} s", timed_out=True)
+            self._end_call(self.running, f"it ran for longer than {timeout_s:g} s", timed_out=True)
         if self._process is not None and now >= self._began_s + CHECK_S and self._process.has_ended():
             self._receive(self._process)
             self._bury("")
@@ -217,8 +217,8 @@ class Worker:
         self._coming.pop(number, None)
         if number == self._dropped:
             self._dropped = None
-        if not self._take_out(number) and number == self.running:
-            self._end_running("it was cancelled", timed_out=False)
+        if not self._take_out(number) and number in (self.running, *(each.number for each in self._queued)):
+            self._end_call(number, "it was cancelled", timed_out=False)
 
     # ---- to the process, and from it -------------------------------------------------------------------------
 
@@ -275,14 +275,14 @@ class Worker:
         elif self._queued:
             self._queued.popleft()
 
-    def _end_running(self, why: str, *, timed_out: bool) -> None:
-        """End the process, unless its unread messages show that the call has ended."""
-        process, running = self._process, self.running
+    def _end_call(self, number: int, why: str, *, timed_out: bool) -> None:
+        """End the process, unless its unread messages show that it is not at this call, or not any more."""
+        process = self._process
         if process is None:
             return
         process.pause()
         self._receive(process)
-        if self._process is process and self.running == running:
+        if self._process is process and self.running == number:
             self._bury(why, timed_out=timed_out)
         elif self._process is process:
             process.go_on()

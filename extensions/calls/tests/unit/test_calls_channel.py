@@ -280,6 +280,22 @@ def test_calls_that_come_back_while_the_process_begins_others_keep_their_results
             assert results == {first: None} | {number: number for number in range(first + 1, first + 41)}
 
 
+def test_a_call_that_is_cancelled_before_the_result_of_the_one_before_is_read_does_not_run_on(
+    tmp_path: Path,
+) -> None:
+    with _worker(tmp_path) as link:
+        for first in range(1, 3 * 100, 3):
+            _call(link, first, int, first)
+            _call(link, first + 1, time.sleep, 600)
+            _call(link, first + 2, int, first + 2)
+            link.flush()
+            time.sleep(
+                0.0002 + first % 10 * 0.0002
+            )  # the process begins the second one meanwhile, or does not
+            link.put(channel.CANCEL, first + 1)
+            assert pickle.loads(_until(link, channel.LAST, first + 2)) == (True, first + 2)
+
+
 def test_calls_behind_one_that_dies_run_in_another_process(tmp_path: Path) -> None:
     with _worker(tmp_path) as link:
         _call(link, 1, os.getpid)
