@@ -99,6 +99,11 @@ def provided(name: str, kind: type[P], read: msgspec.Struct) -> P | None:
     settings_read = tables_of(read).get(name)
     if settings_read is None or settings_read == added(type(read))[name].record():
         return None
+    whose, other = (extensions.owner(group, name) for group in (extensions.SETTINGS, extensions.PROVIDERS))
+    if other not in ("", whose):  # whose the table is says who is believed
+        raise ConfigError(
+            f"`[{name}]` is a table of the extension `{whose}`, and `{other}` would provide what it sets"
+        )
     make = extensions.find(extensions.PROVIDERS, name)
     made = make(settings_read) if callable(make) else None
     if not isinstance(made, kind):

@@ -124,7 +124,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `shared`: the same for all events. `each`: `url` names a text file whose line k belongs to event k; a line that is
     itself a URL or path is staged under `name`, and the line's text fills `{line}`.
     `job:ID/OUTPUT` reads the output of another job, and waits for that job: ID is its number, or its name in the same
-    job file. `rucio:SCOPE/NAME` is a file of the catalogue that the site asks (`[replicas]`).
+    job file. `rucio:SCOPE/NAME` is a file of the catalogue that the site asks (`[replicas]` of the extension
+    `replicas`).
 
     An array's outputs are one tar archive. A job that reads it with `unpack = true` finds a directory:
     `inputs = [{ name = "parts", url = "job:split/parts", unpack = true }]`.

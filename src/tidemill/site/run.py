@@ -13,6 +13,7 @@ from tidemill.batch.open import open_batch
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
+from tidemill.routing.copies import copies_of
 from tidemill.routing.engine import check_engine
 from tidemill.site import constants
 from tidemill.site.agent import Agent
@@ -74,6 +75,7 @@ def run_agent(
     check_site_directory(site_dir)
     kind_of(config.server)  # what is missing here ends this agent before it takes the site from one that runs
     check_engine(config.caches)
+    copies_of(config)
     epoch = claim(
         site_dir, take_over=take_over, heartbeat_s=constants.HEARTBEAT_S, dead_s=constants.DEAD_AGENT_S
     )

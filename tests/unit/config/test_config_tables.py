@@ -205,6 +205,17 @@ def test_a_table_of_which_nothing_can_be_made_is_refused_where_it_says_something
         provided("odd", int, config.loads("[odd]\ncount = 2", ServerConfig, source=SOURCE))
 
 
+def test_only_the_extension_whose_table_it_is_provides_what_the_table_sets(
+    install: Install, tmp_path: Path
+) -> None:
+    about = tmp_path / f"tidemill_aaa-{tidemill.__version__}.dist-info"
+    about.mkdir()
+    (about / "entry_points.txt").write_text(f"[{extensions.PROVIDERS}]\nodd = tidemill_odd:counted")
+    install(odd="ODD")
+    with pytest.raises(ConfigError, match="a table of the extension `odd`, and `aaa` would provide"):
+        provided("odd", int, config.loads("[odd]\ncount = 2", ServerConfig, source=SOURCE))
+
+
 def test_records_that_are_no_file_have_no_more_tables(install: Install) -> None:
     install(odd="ODD")
     assert config.added(config.Key) == {}
