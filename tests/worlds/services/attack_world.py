@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.worlds.services.access_world import DEADLINE_S, Certs, World, running, submission, sync
-from tests.worlds.services.token_issuer import Issuer
+
+from tidemill import extensions
 
 
 class Attacked(World):
@@ -97,9 +98,13 @@ class Attacked(World):
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     """`ada` and `bob` have a campaign each, `ada-1` and `bob-1`; `lrz` and `nemo` are sites with an allocation
-    each, `tm-lrz` and `tm-nemo`; nothing is leased."""
-    certs = Certs(tmp_path_factory.mktemp("certs"))
-    made = Attacked(tmp_path_factory.mktemp("world"), certs, Issuer(tmp_path_factory.mktemp("issuer")))
+    each, `tm-lrz` and `tm-nemo`; nothing is leased. The server believes tokens where the extension for them is."""
+    certs, issuer = Certs(tmp_path_factory.mktemp("certs")), None
+    if "tokens" in extensions.installed():
+        from tests.worlds.services.token_issuer import Issuer
+
+        issuer = Issuer(tmp_path_factory.mktemp("issuer"))
+    made = Attacked(tmp_path_factory.mktemp("world"), certs, issuer)
     made._kept = {}
     try:
         for site in ("lrz", "nemo"):
