@@ -406,10 +406,11 @@ def test_an_order_that_could_not_be_written_is_not_wanted_and_is_written_the_nex
     with pytest.raises(SiteError) as raised:
         agent.submit(order)
     assert raised.value.transient
-    assert not agent.is_busy
+    was_busy = [agent.is_busy]
     orders.mkdir()
     agent.submit(order)
-    assert agent.is_busy
+    was_busy.append(agent.is_busy)
+    assert was_busy == [False, True]
     assert [path.name for path in orders.iterdir()] == [f"{order.id}.json"]
 
 
