@@ -249,7 +249,7 @@ def _check_members(config: ServerConfig, issuers: Sequence[str]) -> None:
         known[shown] = each.name
         if shown.issuer and shown.issuer not in issuers:
             raise ConfigError(
-                f"{what} names `{each.who}`, and there is no issuer `{shown.issuer}`",
+                f"{what} names `{each.who}`, but no issuer is called `{shown.issuer}`",
                 hint=did_you_mean(shown.issuer, issuers)
                 or "what follows the last `@` is the `name` of one of `tokens.issuers`",
             )

@@ -230,7 +230,7 @@ def test_a_port_without_a_credential_is_refused(tmp_path: Path) -> None:
     ("text", "error"),
     [
         ('"x" = "site x"', "`members`: `x` names no credential"),
-        ('"x@iam" = "site x"', "there is no issuer `iam`"),
+        ('"x@iam" = "site x"', "no issuer is called `iam`"),
         ('"/CN=x" = "site x"', "needs `tls.other_ca`"),
         ('"/CN=x" = "root x"', '`/CN=x` is `root x`, expected `"ROLE NAME"`'),
         ('"/CN=x" = ""', "expected"),

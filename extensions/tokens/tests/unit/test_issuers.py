@@ -219,8 +219,8 @@ def read(text: str, folder: Path) -> ServerConfig:
     ("text", "error"),
     [
         ('"x" = "site x"', "`members`: `x` names no credential"),
-        ('"x@ian" = "site x"', "there is no issuer `ian`"),
-        ('"ada@cern.ch" = "site x"', "there is no issuer `cern.ch`"),
+        ('"x@ian" = "site x"', "no issuer is called `ian`"),
+        ('"ada@cern.ch" = "site x"', "no issuer is called `cern.ch`"),
         ('"/CN=x" = "site x"', "needs `tls.other_ca`"),
         ('"/CN=x@iam" = "site x"', "may mean a certificate or a token"),
         ('"/CN=x" = "root x"', '`/CN=x` is `root x`, expected `"ROLE NAME"`'),

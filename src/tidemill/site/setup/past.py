@@ -14,7 +14,7 @@ def last_day(facts: Facts, partition: PartitionFacts, *, batch: str) -> tuple[No
     if batch != "slurm":
         return None, "Tidemill reads the accounting of Slurm only"
     if not facts.is_accounted:
-        return None, "there is no accounting to ask (sacct with slurmdbd)"
+        return None, "no accounting can be asked (sacct with slurmdbd)"
     if facts.others_hidden:
         return None, "other users' jobs are hidden"
     nodes = members(facts.nodes, partition.name)

@@ -94,7 +94,7 @@ def _forgive(job: site_state.SiteJob, first: int, end: int) -> bool:
 
 def _leave_places(settlement: Settlement, job: site_state.SiteJob, spec: JobSpec) -> None:
     """The job is about to get this specification. If its outputs go elsewhere then, what has arrived is to be removed
-    where it is, and comes anew."""
+    where it is, and comes again there."""
     if not site_state.same_places(spec, job.spec):
         settlement.disown(job, job.parts)
 
@@ -143,7 +143,7 @@ def _cancel_events(settlement: Settlement, order: api.CancelEventsOrder) -> None
 
 def _drop_all(settlement: Settlement, job_id: int) -> None:
     """Forget a job. Files that arrived of the parts that it still has are to be removed: those results do not count.
-    What is delivered is no longer listed as arrived, and stays."""
+    What is delivered is not listed as arrived, and stays."""
     job = settlement.state.jobs.get(job_id)
     if job is not None:
         settlement.disown(job, job.parts)

@@ -218,7 +218,7 @@ class WorkPool:
         job = self.state.jobs.get(entry.job)
         if job is None:
             return
-        # under way when they were ordered away: they are removed, and come anew where they count
+        # under way when they were ordered away: they are removed, and come again where they count
         stale = IntervalSet.union(each.events for each in self.state.stale.get(entry.job, []))
         for span in IntervalSet.parse(entry.events):
             arrived = IntervalSet(job.done.within(*span))

@@ -149,7 +149,7 @@ def test_words_of_slurm_are_used_for_slurm_only() -> None:
     }
     assert ["MaxArraySize" in shown["slurm"][0], "PrivateData" in shown["slurm"][1]] == [True, True]
     assert [each.partition(":")[0] for each in shown["pbs"]] == ["switched off", "hidden"]
-    assert last_day(FACTS, BATCH, batch="slurm")[1] == "there is no accounting to ask (sacct with slurmdbd)"
+    assert last_day(FACTS, BATCH, batch="slurm")[1] == "no accounting can be asked (sacct with slurmdbd)"
     assert last_day(FACTS, BATCH, batch="pbs")[1] == "Tidemill reads the accounting of Slurm only"
 
 

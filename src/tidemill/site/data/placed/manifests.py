@@ -2,7 +2,7 @@
 
 It is written before the files appear, and lists in `replaced` what stands under their names until they do: a crash in
 between leaves no file that the job does not know. While the job goes on it lists, with delivery `ARRIVED`, the files
-that have come so far and those that come now; the job's delivery writes it anew.
+that have come so far and those that come now; the job's delivery replaces it.
 """
 
 from __future__ import annotations
